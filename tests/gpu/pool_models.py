@@ -77,6 +77,23 @@ class Hanging(torch.nn.Module):
         return x.sum().item() if how == "waits" else x * 2
 
 
+class Keeping(torch.nn.Module):
+    """Keeps 4 GB from each call to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.append(torch.empty(4 << 30, dtype=torch.uint8, device=x.device))
+        return x + 1
+
+
+class ToSparse(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.to_sparse() if x.layout is torch.strided else x * 2, x.to_dense().to_sparse_csr()
+
+
 def looking() -> torch.nn.Module:
     return Looking()
 

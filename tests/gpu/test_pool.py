@@ -128,3 +128,25 @@ def test_a_task_that_hangs_on_the_card_ends_with_its_stack(how: str) -> None:
         assert "could not be read" not in error.finding.why, error.finding.why
         assert ("pool_models.py" if how != "leaves" else "the GPU was not done") in error.finding.why, error.finding.why
         assert pool.submit("hanging", "not at all", torch.ones(2)).result(240).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("max_batch", [1, 16])
+def test_memory_that_a_model_keeps_is_given_back_when_it_runs_out(max_batch: int) -> None:
+    models = {"keeping": Model(f"{HERE}:Keeping", max_batch=max_batch), "mlp": Model(f"{HERE}:mlp")}
+    calls = torch.cuda.mem_get_info()[1] // (4 << 30) + 5
+    with Pool(models, workers=1) as pool:
+        pool.submit("mlp", torch.rand(1, 512)).result(120)
+        errors = [pool.submit("keeping", torch.ones(1, 1)).exception(240) for _ in range(calls)]
+
+        assert sum(error is not None for error in errors) <= 1 and all("out of memory" in str(error) for error in errors if error)
+        assert pool.stats()["restarts"] == 1
+        assert pool.submit("mlp", torch.rand(1, 512)).result(240).shape == (1, 512)
+
+
+def test_sparse_tensors_go_to_the_gpu_and_come_back() -> None:
+    x = torch.eye(300)
+    with Pool({"sparse": Model(f"{HERE}:ToSparse")}, workers=1) as pool:
+        for given, factor in ((x, 1), (x.to_sparse(), 2)):
+            coo, csr = pool.submit("sparse", given).result(120)
+            assert coo.layout is torch.sparse_coo and coo.device.type == "cpu" and torch.equal(coo.to_dense(), x * factor)
+            assert csr.layout is torch.sparse_csr and csr.device.type == "cpu" and torch.equal(csr.to_dense(), x)

@@ -181,7 +181,7 @@ class Death:
     hung_s: float | None = None  # we ended it, because a task took too long
     stopped: bool = False  # we ended it, because it had been stopped
     own_doing: bool = False  # the model's code sent the signal itself, while it ran what it was given last
-    is_gpu_unusable: bool = False  # it left, because nothing ran on its GPU any more
+    is_gpu_unusable: bool = False  # it left, because nothing more could run on its GPU
     stack: str = ""
 
     @property
@@ -189,7 +189,7 @@ class Death:
         if self.hung_s is not None:
             return f"was ended because it ran for {self.hung_s:.1f} s"
         if self.is_gpu_unusable:
-            return "left after an error of its GPU, after which nothing runs there in the same process"
+            return "left after an error of its GPU, after which nothing more could run there in the same process"
         if self.stopped:
             return "was ended because it stood stopped (SIGSTOP)"
         if self.exit_code is None:

@@ -88,3 +88,14 @@ def test_a_task_that_hangs_has_its_stack() -> None:
 
     assert isinstance(error, TaskHung)
     assert "models.py" in error.finding.why and "forward" in error.finding.why and "rankwise/pool/workers/" not in error.finding.why
+
+
+def test_a_process_whose_models_keep_the_gpus_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran_out = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 900)
+    with pytest.raises(GpuUnusable):
+        runner.Runner(None, lambda: 600).check_gpu(ran_out)
+    runner.Runner(None, lambda: 850).check_gpu(ran_out)  # the models themselves are that large
+    runner.Runner(None).check_gpu(ran_out)  # in the caller's own process

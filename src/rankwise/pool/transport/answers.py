@@ -136,7 +136,7 @@ class Answers:
             self._run_alone(tasks)
             return
         error = raised((data, text), order.model.name)
-        error.add_note("rankwise: after this error nothing runs on the GPU in the same process, so its worker was replaced")
+        error.add_note("rankwise: after this error nothing more could run on the GPU in the same process, so its worker was replaced")
         for task in tasks:
             if not task.is_over:
                 self._state.fail(task, error)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +24,9 @@ Call = Callable[[tuple[Any, ...]], Any]
 class Runner:
     """Gets inputs as tensors, gives outputs as (ok, value) in the same order."""
 
-    def __init__(self, row_checks: Any) -> None:
+    def __init__(self, row_checks: Any, held_bytes: Callable[[], int] | None = None) -> None:
         self.flags = 0
+        self._held_bytes = held_bytes  # of the GPU's memory, by the models that are loaded; None where this process cannot leave
         self.reason = ""  # why a model's rows are not to be batched
         self.on_call: Callable[[], None] = lambda: None
         self.on_wait: Callable[[], None] = lambda: None  # for a GPU to be done with what it was given
@@ -47,8 +50,19 @@ class Runner:
         try:
             return True, self.call(model, inputs)
         except BaseException as error:
-            check_gpu_usable(error)
+            self.check_gpu(error)
             return False, failure(error)
+
+    def check_gpu(self, error: BaseException) -> None:
+        """Raises GpuUnusable where nothing runs on the GPU any more, or its memory ran out and models keep much of it from call to call:
+        a fresh process gives that back, and nothing else does."""
+        check_gpu_usable(error)
+        if self._held_bytes and is_out_of_memory(error) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            for found in _chain(error):
+                traceback.clear_frames(found.__traceback__)  # what the call itself was at is no leak
+            gc.collect()
+            if torch.cuda.memory_allocated() - self._held_bytes() > torch.cuda.mem_get_info()[1] * _LEAKED:
+                raise GpuUnusable(failure(error))
 
     def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
         """The rows of all requests at once. Where memory runs out, both halves of the requests; where a row fails, each request by
@@ -60,7 +74,7 @@ class Runner:
             results[start:stop] = found if stop == len(requests) else own(found)
 
         def judge(error: BaseException, start: int, stop: int) -> int:
-            check_gpu_usable(error)
+            self.check_gpu(error)
             if is_out_of_memory(error):
                 self.flags |= HALVED
                 release_gpu_memory()
@@ -108,7 +122,7 @@ class Runner:
                 self._not_batchable(str(error) or "its outputs for parts of a batch do not make one")
                 return False, failed
             except BaseException as error:
-                check_gpu_usable(error)
+                self.check_gpu(error)
                 if not is_out_of_memory(error):
                     return False, failure(error)
         return False, failed
@@ -143,7 +157,7 @@ _LEAST_BYTES = 64 << 10  # below, pinning costs more than it saves
 
 def _pinned(value: Any) -> Any:
     """In one of the pinned blocks that torch keeps for reuse."""
-    if not isinstance(value, torch.Tensor) or value.nbytes < _LEAST_BYTES:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.nbytes < _LEAST_BYTES:
         return value
     return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value)
 
@@ -151,6 +165,8 @@ def _pinned(value: Any) -> Any:
 def _fetched(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
         return value
+    if value.layout is not torch.strided:  # sparse
+        return value.cpu()
     block = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.nbytes >= _LEAST_BYTES)
     return block.copy_(value, non_blocking=True)
 
@@ -213,7 +229,7 @@ def own(value: Any, rows: Any = slice(None)) -> Any:
     return each_where_possible(value, copied)
 
 
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")  # the allocator's words differ from one system to the next
 # After these a process can do nothing on the GPU any more: CUDA's numbers and words, and those of its kin.
 _STICKY_CODES = frozenset((214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _STICKY = (
@@ -233,8 +249,11 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
+_LEAKED = 0.1  # of the GPU's memory
+
+
 class GpuUnusable(BaseException):
-    """After this error nothing runs on the GPU in this process any more, whatever it is asked."""
+    """After this error nothing more runs on the GPU in this process, whatever it is asked."""
 
     def __init__(self, packed: tuple[bytes, str]) -> None:
         super().__init__(packed[1])

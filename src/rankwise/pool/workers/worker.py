@@ -67,7 +67,7 @@ class Worker:
         self._inputs = Inputs()
         self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
         self._models: dict[int, Loaded] = {}
-        self._runner = Runner(RowChecker())
+        self._runner = Runner(RowChecker(), self._held_bytes)
         self._serial = self._number = 0  # of the order at hand, and its model
         self._pid = os.getpid()
         self._has_forked = False  # where this is the child: known without asking the kernel after each request
@@ -143,6 +143,9 @@ class Worker:
         except GpuUnusable as unusable:
             self._leave(0, unusable)
         free_memory()
+
+    def _held_bytes(self) -> int:
+        return sum([model.nbytes for model in self._models.values() if model.device.type == "cuda"])
 
     def _leave(self, serial: int, unusable: GpuUnusable) -> NoReturn:
         """End, because nothing would run in this process any more. Earlier results are sent first; other workers run what waits."""
@@ -237,7 +240,7 @@ class Worker:
     def _failure(self, serial: int, error: BaseException) -> tuple[bytes, str]:
         self._check_is_worker(self._number)
         try:
-            check_gpu_usable(error)
+            self._runner.check_gpu(error)
         except GpuUnusable as unusable:
             self._leave(serial, unusable)
         return failure(error)
