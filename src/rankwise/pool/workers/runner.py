@@ -229,7 +229,8 @@ def own(value: Any, rows: Any = slice(None)) -> Any:
     return each_where_possible(value, copied)
 
 
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")  # the allocator's words differ from one system to the next
+# The words of allocators on several systems, and of CUDA's libraries.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 # After these a process can do nothing on the GPU any more: CUDA's numbers and words, and those of its kin.
 _STICKY_CODES = frozenset((214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _STICKY = (
