@@ -112,3 +112,17 @@ def hungry() -> torch.nn.Module:
 
 def weighty(megabytes: int) -> torch.nn.Module:
     return Weighty(megabytes)
+
+
+class Vocabulary(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = torch.nn.Embedding(100, 16), torch.nn.Linear(16, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(ids).mean(1))
+
+
+def vocabulary() -> torch.nn.Module:
+    return Vocabulary()

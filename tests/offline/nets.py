@@ -147,3 +147,17 @@ class Swapping(nn.Module):
 
 def swapping() -> nn.Module:
     return Swapping()
+
+
+def breaking_gpu() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Twice its rows; after one over 90, which the GPU notices in this call or the next, nothing runs in this process any more."""
+    broken: list[bool] = []
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if bool((x > 90).any()):
+            broken.append(True)
+        if broken:
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+        return x * 2
+
+    return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import pyarrow as pa
 import pytest
 import torch
 
+import rankwise
 from rankwise.errors import UsageError
 from rankwise.offline.batches import Batch
 from rankwise.offline.executing import Executor, Recipe, check_names
 from rankwise.offline.parts import Results
+from rankwise.offline.workspace import PredictError
 
 X = np.arange(4, dtype=np.float32)
 
@@ -98,3 +101,33 @@ def test_outputs_of_any_kind_come_from_a_worker(tmp_path: Any) -> None:
     assert [(row.dtype, row.shape) for row in found.columns["rows"]] == [(np.int32, (i,)) for i in range(4)]
     assert all(row.flags.owndata for row in found.columns["rows"])
     assert found.columns["found"][0] == {"boxes": [[1.0] * 4]}
+
+
+@pytest.mark.parametrize("bad", [[3], [0, 6]])
+def test_a_row_after_which_nothing_runs_on_the_gpu_costs_itself(tmp_path: Path, bad: list[int]) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(8, 1)
+    x[bad] = 99
+    np.save(tmp_path / "x.npy", x)
+
+    done = rankwise.predict("tests.offline.nets:breaking_gpu", tmp_path / "x.npy", tmp_path / "y.npy", workers=1, batch=4)
+
+    y = np.load(tmp_path / "y.npy")
+    assert np.isnan(y[bad]).all() and np.array_equal(np.delete(y, bad, 0), np.delete(x, bad, 0) * 2)
+    assert done.failed == len(bad)
+
+
+def test_in_this_process_the_job_ends_there_and_goes_on_with_a_worker(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1], [2], [99], [3]], np.float32))
+    job: dict[str, Any] = {
+        "build": "tests.offline.nets:breaking_gpu",
+        "input": tmp_path / "x.npy",
+        "output": tmp_path / "y.npy",
+        "batch": 1,
+    }
+
+    with pytest.raises(PredictError, match="nothing more runs on the GPU in this process") as caught:
+        rankwise.predict("tests.offline.nets:breaking_gpu", **job, workers=0)
+    assert "device-side assert" in caught.value.finding.why and "--workers 1" in caught.value.finding.next[0]
+
+    rankwise.predict("tests.offline.nets:breaking_gpu", **job, workers=1)
+    assert np.load(tmp_path / "y.npy").ravel().tolist()[::3] == [2, 6]

@@ -21,7 +21,7 @@ from rankwise.offline.batches import FILE_COLUMN, as_column
 from rankwise.offline.values import as_array, by_text, copied, is_numbers, named_parts, own, storable
 from rankwise.offline.workspace import PredictError
 from rankwise.pool.api.model import named_list, output_names
-from rankwise.pool.workers.runner import is_out_of_memory, run_divided
+from rankwise.pool.workers.runner import check_gpu_usable, is_out_of_memory, run_divided
 from rankwise.weights.building import import_callable
 
 
@@ -95,6 +95,7 @@ class Runner(torch.nn.Module):
                 done.pieces.append({name: copied(column) for name, column in piece.items()} if is_part else piece)
 
         def judge(error: BaseException, start: int, stop: int) -> int:
+            check_gpu_usable(error)
             if isinstance(error, Unusable):  # of fewer rows it would be the same, or look as if it fitted
                 done.errors += [_row_error(row, error) for row in range(start, stop)]
                 return 0
@@ -124,6 +125,7 @@ class Runner(torch.nn.Module):
         try:
             return self._call(arguments)
         except (TypeError, RuntimeError, IndexError) as error:
+            check_gpu_usable(error)
             if is_out_of_memory(error):
                 raise
             wants_indices = self._takes_indices and _is_about_indices(error)
@@ -135,6 +137,7 @@ class Runner(torch.nn.Module):
                 try:
                     return self._call(others)
                 except Exception as other:
+                    check_gpu_usable(other)
                     if is_out_of_memory(other):
                         raise
                     if len(tried) == 2:  # more would tell nobody more

@@ -98,7 +98,9 @@ class Executor:
         except RankwiseError as error:
             if error.finding.code not in _BY_INPUT:
                 raise
-            return self._by_halves(batch, rows, error)
+            return self._by_halves(batch, rows, error.finding.name, error.finding.summary)
+        except Exception as error:  # after which nothing more could run on the worker's GPU; the model's other errors come in the outcome
+            return self._by_halves(batch, rows, type(error).__name__, str(error))
         if "refused" in outcome:
             raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
         if outcome["gave_up"]:
@@ -110,10 +112,10 @@ class Executor:
         self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
         return outcome
 
-    def _by_halves(self, batch: Batch, rows: Rows, error: RankwiseError) -> dict[str, Any]:
+    def _by_halves(self, batch: Batch, rows: Rows, kind: str, message: str) -> dict[str, Any]:
         """The batch ended its worker, or ran past its limit: find out which row it is."""
         if len(rows) == 1:
-            outcome = {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
+            outcome = {**_NOTHING, "errors": [[0, kind, message]]}
             self._ended += _results(batch, rows, outcome).errors
             if self.patience and len(self._ended) >= _MAX_ENDED:
                 raise _first_rows_fail(self._ended)
@@ -149,8 +151,15 @@ class _Here:
             raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
 
     def submit(self, model: str, *inputs: Any) -> Future[Any]:
+        from rankwise.pool.workers.runner import GpuUnusable
+
         done: Future[Any] = Future()
-        done.set_result(self._run(*inputs))
+        try:
+            done.set_result(self._run(*inputs))
+        except GpuUnusable as unusable:
+            why = str(unusable.__context__).partition("\n")[0]
+            steps = ("give the same command with --workers 1: it goes on where this one was, and only the row that does it fails",)
+            raise PredictError("RW833", "after this error nothing more runs on the GPU in this process", why=why, next=steps) from None
         return done
 
     def close(self, **_: Any) -> None:

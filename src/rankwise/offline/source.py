@@ -44,12 +44,12 @@ def _without_columns(path: Place) -> str:
 
 def batches_of(source: Source, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
     """The batches of an input; where the rest of a file cannot be read, from which row on. A dataset's own exceptions are its own."""
-    row = first_row
+    row, kinds = first_row, (*_UNREADABLE, pa.ArrowException)  # looked up now: this may be ended while the interpreter exits
     try:
         for batch in source.batches(size, first_row, position):
             yield batch
             row = batch.first_row + batch.length
-    except (*_UNREADABLE, pa.ArrowException) as error:
+    except kinds as error:
         if "path" not in source.identity:
             raise
         raise _unreadable(source.identity["path"], error, f" from row {row:,} on") from error
