@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
 
+from rankwise.diagnose.decide import diagnose
 from rankwise.evidence.records import Call, RankEvidence
 from tests.diagnose.jobs import (
     SECOND,
@@ -18,8 +20,10 @@ from tests.diagnose.jobs import (
     in_backward,
     in_forward,
     job,
+    killed,
     numbered,
     others,
+    rank,
     root,
     stack_of,
     terminated,
@@ -285,6 +289,16 @@ def test_rw208_the_others_have_finished_and_left(recorder: bool) -> None:
     )
 
     expect(root(evidence), "RW208", [0], "only rank 0", "barrier", at="train.py:4")
+
+
+def test_rw208_comes_before_a_crash_after_the_others_scripts_end() -> None:
+    source = "def main(rank):\n    train()\n    if rank == 0:\n        dist.barrier()\n"
+    waits, crashed = waiting(0, "barrier", "train.py:4 main", sizes=()), killed(rank(1), signal.SIGABRT, code=0)
+
+    found = diagnose(job(waits, crashed, sources={"train.py": source}))
+
+    assert [finding.code for finding in found][:2] == ["RW208", "RW405"]
+    assert root(job(waits, killed(rank(1), signal.SIGABRT), sources={"train.py": source})).code == "RW405"
 
 
 def test_rw208_on_every_node_when_the_condition_is_on_the_local_rank() -> None:

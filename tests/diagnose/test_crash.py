@@ -345,6 +345,9 @@ def test_rw405_names_no_line_where_none_is_known() -> None:
     assert found.summary == "rank 1 crashed in native code with SIGABRT (signal 6)"
     assert "no Python line" in found.why and not any("Python line" in step for step in found.next)
 
+    known = root(job(finished(0), killed(busy(1), signal.SIGABRT, code=0)))
+    assert known.code == "RW405" and "had come to its end" in known.why and known.culprits[0].line is None
+
 
 def test_rw405_shows_what_the_exception_said() -> None:
     crashed = killed(busy(1), signal.SIGABRT)

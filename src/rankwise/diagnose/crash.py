@@ -319,7 +319,7 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _RankEnd, pid: in
 
 def _finding_of_end(job: JobEvidence, states: RankStates, root: _RankEnd) -> Finding:
     evidence, ended = job.ranks[root.rank], root.ended
-    frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or last_call_frame(evidence)
+    frame = None if ended.crashed_after_its_end else user_frame(ended.stack) or _signal_frame(evidence, ended) or last_call_frame(evidence)
     before = " before init_process_group" if not evidence.inits else ""
     number = None if ended.kind in ("sys_exit", "os_exit") or (ended.kind == "vanished" and ended.code) else ended.signal
     if number in _NATIVE:
@@ -402,6 +402,8 @@ def _native_crash(job: JobEvidence, root: _RankEnd, number: int, frame: Frame | 
     if not root.ended.stack and not said:  # faulthandler ends with the interpreter
         last = f"; its last noted call was{at(frame)}" if frame is not None else ""
         why = f"it left no Python line, as when a process crashes after its script's end{last}"
+        if root.ended.crashed_after_its_end:
+            why = "its script had come to its end, with success; the process crashed while it left, so there is no Python line"
         instead = ("look at the rank's last words in its log, and end its script with dist.destroy_process_group()",)
         return _End("RW405", f"crashed in native code with {name} (signal {number})", why, instead)
     why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
@@ -19,7 +21,7 @@ from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
 from rankwise.diagnose.waiting import members_of, needed_by
 from rankwise.diagnose.wording import at, error_text, in_short, relative_to, seconds_text, verb
-from rankwise.evidence.records import JobEvidence
+from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.findings import Finding, ranks_text
 from rankwise.source.book import SourceBook
 
@@ -64,6 +66,8 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
     if start is not None and (crash is None or start.code in ("RW107", "RW108", "RW110", "RW105") or not start.certain):
         return [start] if crash is None or start.certain else [crash, start]
     if crash is not None:
+        if (left_out := _before_the_end(job, crash, book)) is not None:
+            return [left_out, crash]
         failed = [place.rank for place in crash.culprits if place.rank is not None]
         if failed_in_collective(job, crash) and (diverged := find_out_of_step(job, states, book, failed)) is not None:
             return [diverged]
@@ -88,6 +92,22 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
     if outside is not None:
         return [outside]
     return _unknown(job, states)
+
+
+def _before_the_end(job: JobEvidence, crash: Finding, book: SourceBook) -> Finding | None:
+    """What the ranks disagreed about before one of them came to its script's end, left, and crashed only then: others wait for it."""
+    ranks = {rank: _without_late_crash(evidence) for rank, evidence in job.ranks.items()}
+    if not all(place.rank in ranks and ranks[place.rank] is not job.ranks[place.rank] for place in crash.culprits):
+        return None
+    calm = replace(job, ranks=ranks)
+    return find_disagreement(calm, rank_states(calm), book)
+
+
+def _without_late_crash(evidence: RankEvidence) -> RankEvidence:
+    ended = evidence.ended
+    if ended is None or not ended.crashed_after_its_end:
+        return evidence
+    return replace(evidence, ended=replace(ended, kind="finished", signal=None))
 
 
 def _explains(disagreement: Finding, crash: Finding) -> bool:

@@ -92,6 +92,11 @@ class Ended:
     by: str = ""  # who sent the signal, when it is known
     said: str = ""  # the C++ exception that ended it
 
+    @property
+    def crashed_after_its_end(self) -> bool:
+        """The script had come to its end, with success, before a crash while the process left."""
+        return self.kind == "signal" and self.code == 0
+
 
 @dataclass(frozen=True)
 class PortHolder:

@@ -385,7 +385,7 @@ def _as_reported(own: Ended, code: int | None) -> Ended:
     if code > 0 and own.kind != "exception":
         return Ended("sys_exit", own.time_ns, code=code)
     # Death by a signal after the script's end: a crash counts, the signals with which others are sent away do not.
-    return Ended("signal", own.time_ns, signal=-code) if own.kind == "finished" and -code in _FATAL.values() else own
+    return Ended("signal", own.time_ns, own.code, signal=-code) if own.kind == "finished" and -code in _FATAL.values() else own
 
 
 def _read(path: Path) -> str:

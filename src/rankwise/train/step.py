@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from rankwise.errors import TrainError, UsageError
@@ -251,4 +250,6 @@ def sharded_optimizer(kind: type[torch.optim.Optimizer], parameters: Iterable[to
     """The optimizer with each rank keeping the state of its own part of the parameters; the plain one where there is one rank."""
     if group.world_size() == 1:
         return kind(parameters, **options)
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # late: it takes a second
+
     return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, **options)
