@@ -72,6 +72,15 @@ def test_damage_is_found_or_does_no_harm(legacy: tuple[Path, nn.Module]) -> None
     assert longer_or_shorter > DAMAGED / 3
 
 
+def test_a_name_with_a_backslash_is_damage_where_warnings_are_errors(tmp_path: Path) -> None:
+    from tests.weights.bad_files import zip_with
+
+    zip_with(tmp_path / "x.pt", b"\x80\x02ctorch._utils\n_rebuild\\C\n.")
+
+    with pytest.raises(CheckpointError, match="not a valid pickle"):
+        rankwise.load_weights(net(), tmp_path / "x.pt")
+
+
 def test_a_stride_that_became_zero(legacy: tuple[Path, nn.Module]) -> None:
     """No bounds are left, and each row of the weight would be the first one."""
     path, _ = legacy

@@ -89,7 +89,7 @@ def read_pickle(stream: Stream) -> Pickled:
             machine.step(opcode.name, argument)
     except Damaged:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, struct.error) as error:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, struct.error, DeprecationWarning) as error:
         raise Damaged(f"not a valid pickle: {str(error)[:200] or type(error).__name__}") from error
     raise Damaged("the pickle has no end")
 
