@@ -28,6 +28,9 @@ else:  # a loaded machine is slow, which says nothing about the code
     hypothesis.settings.register_profile("rankwise", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
     hypothesis.settings.load_profile("rankwise")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts it so with `&`, and all that tests interrupt would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Every process a test starts inherits this variable, so it is found again even after its parents are gone.
 MARK = "PYTEST_LEFTOVER_MARK"
 RUN_MARK = "PYTEST_RUN_MARK"  # the same for one run of the tool

@@ -11,7 +11,6 @@ import atexit
 import ctypes
 import os
 import pickle
-import runpy
 import socket
 import subprocess
 import sys
@@ -157,6 +156,8 @@ def serve() -> None:
 
 
 def _become_fork_server(env: dict[str, str], folder: str, path: list[str], control: int, stdout: int, stderr: int) -> None:
+    from rankwise.pool.workers.fork_server import main
+
     try:
         os.setsid()
         os.dup2(stdout, 1)
@@ -168,7 +169,7 @@ def _become_fork_server(env: dict[str, str], folder: str, path: list[str], contr
         os.environ.update(env)
         sys.path[:] = path
         sys.argv[1:] = [str(control)]
-        runpy.run_module("rankwise.pool.workers.fork_server", run_name="__main__", alter_sys=True)
+        main()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

@@ -118,12 +118,7 @@ def test_a_row_after_which_nothing_runs_on_the_gpu_costs_itself(tmp_path: Path, 
 
 def test_in_this_process_the_job_ends_there_and_goes_on_with_a_worker(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[1], [2], [99], [3]], np.float32))
-    job: dict[str, Any] = {
-        "build": "tests.offline.nets:breaking_gpu",
-        "input": tmp_path / "x.npy",
-        "output": tmp_path / "y.npy",
-        "batch": 1,
-    }
+    job: dict[str, Any] = {"input": tmp_path / "x.npy", "output": tmp_path / "y.npy", "batch": 1}
 
     with pytest.raises(PredictError, match="nothing more runs on the GPU in this process") as caught:
         rankwise.predict("tests.offline.nets:breaking_gpu", **job, workers=0)

@@ -200,7 +200,3 @@ def die_with_parent(parent_pipe: int) -> None:
     fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([parent_pipe], [], [], 0)[0]:  # it was closed before
         os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
