@@ -124,6 +124,21 @@ def test_workers_that_are_well_outlive_it(pool: Pool) -> None:
     assert pool.stats()["restarts"] == 1
 
 
+def test_workers_that_are_lost_together_are_replaced_once_each() -> None:
+    with Pool({"facts": Model(f"{HERE}:facts")}, workers=3) as pool:
+        before, lifecycle = wait_for(lambda: len(pids(pool)) == 3 and pids(pool)), pool._backend.lifecycle
+        kill(fork_server_pid(pool))
+        wait_for(lambda: all(worker.handle.is_orphan for worker in lifecycle.workers.values()))
+        with lifecycle._state.lock:
+            for worker in lifecycle.workers.values():
+                worker.handle.is_lost = True  # as where their sockets are read before anything else
+            for pid in before:
+                kill(pid)
+        wait_for(lambda: len(pids(pool)) >= 3 and not pids(pool) & before)
+
+        assert len(pool.stats()["workers"]) == pool.stats()["restarts"] == 3
+
+
 @pytest.mark.live
 def test_killed_again_and_again_while_it_starts(pool: Pool) -> None:
     wait_for(lambda: len(pids(pool)) == 2)

@@ -162,6 +162,8 @@ class Lifecycle:
     def remove_dead(self, worker: WorkerState, exit_code: int | None) -> None:
         """Remove a worker that has ended, and replace it. Runs in the listener's thread, without the lock."""
         handle: WorkerHandle = worker.handle
+        if handle.is_gone:  # its process and its socket both tell of its end, and only one other worker takes its seat
+            return
         handle.is_gone = True
         with handle.reading:
             self._drain(worker)
@@ -174,7 +176,7 @@ class Lifecycle:
                     log.warning("worker %d (pid %d) %s; it is replaced", worker.number, handle.pid, death.text)
                 if not self._state.is_closed:
                     self._replace(handle.seat, death, is_early and bool(handle.pid))
-        self._events.tick(time.monotonic())
+        self._events.go_on(time.monotonic())
 
     def _replace(self, seat: Seat, death: Death, is_early: bool) -> None:
         """Start another worker: at once, or after a pause where this one did not even get ready. Give up after three early exits, unless
