@@ -1,6 +1,7 @@
 # Everything runs from here with Python 3.11+, pip and make:  make demo · make test · make check
 PYTHON ?= python3
 WORKERS ?= 3
+LIVE_WORKERS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -13,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts, serves (about a minute)"
 	@echo "make test         the tests, $(WORKERS) at a time (WORKERS=n changes it)"
-	@echo "make test-live    the long ones: more real jobs, several hosts, other launchers, faults of our own"
+	@echo "make test-live    the long ones: more real jobs, several hosts, other launchers, $(LIVE_WORKERS) at a time (LIVE_WORKERS=n)"
 	@echo "make check        lint, format, types and the house rules"
 	@echo "make format       let ruff reformat and reorder"
 	@echo "make record       run all gauntlet cases and keep their evidence, from which tests derive the verdicts again"
@@ -48,8 +49,8 @@ test: $(READY) $(PACKAGES)
 	@$(BIN)/python -m pytest -m serial $$(grep -rl --include='test_*.py' mark.serial tests)  # to collect all others takes seconds
 
 test-live: $(READY) $(PACKAGES)
-	@echo "==> long and live tests, $(WORKERS) at a time"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m live
+	@echo "==> long and live tests, $(LIVE_WORKERS) at a time"
+	@$(BIN)/python -m pytest -n $(LIVE_WORKERS) --dist worksteal -m live
 
 check: $(READY)
 	@echo "==> ruff check"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+LONG = pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="one more of its family; RANKWISE_LONG=1 runs it")
 _ParameterSet = type(pytest.param())
 
 

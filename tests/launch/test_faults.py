@@ -17,7 +17,7 @@ import pytest
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.launch.faults import Faults
-from tests.families import mostly_live
+from tests.families import LONG, mostly_live
 from tests.launch.injection import RANK
 from tests.launch.jobs import environment, eventually, read_pids, write_script
 
@@ -29,7 +29,7 @@ CANNOT_TELL = ("Faults.", "RunningJob.", "Watch.", "OneNode.leave", "Telling.", 
 
 @pytest.mark.live
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [pytest.param(part, marks=LONG if part % 2 else []) for part in range(PARTS)])
 def test_every_function_that_watching_calls_may_fail(tmp_path: Path, part: int) -> None:
     """The functions are found by watching a watch; see `injection.py`. Each raises a bug, a full disk, no descriptors or no memory."""
     command = [sys.executable, "-m", "tests.launch.injection", str(tmp_path), str(part), str(PARTS)]

@@ -20,6 +20,7 @@ from rankwise.launch import nodes
 from rankwise.launch.nodes import SeveralNodes, meeting_place
 from rankwise.launch.plan import plan_run
 from rankwise.launch.store_relay import write_frame
+from tests.families import LONG
 from tests.lab.hosts import Host, lab, why_no_lab
 
 C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "node-a:29400", "--rdzv-id", "7")
@@ -53,9 +54,6 @@ dist.destroy_process_group()
 
 
 LINES = {line.rpartition("# ")[2]: number for number, line in enumerate(SCRIPT.splitlines(), 1) if "  # " in line}
-
-
-LONG = pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="the same on the other node; RANKWISE_LONG=1 runs it")
 
 
 PATIENCE_S = 120.0  # for a loaded machine; a quiet one needs a tenth

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.families import LONG
 from tests.offline.conftest import Store
 from tests.offline.inputs import write
 from tests.offline.test_kills import BATCH, COUNT, OFTEN, ROOT
@@ -52,7 +53,7 @@ def killed_in_the_middle(process: subprocess.Popen[str], store: Store, output: s
 TABLE = ("--columns", "x", "--keep", "id")
 
 
-@pytest.mark.parametrize("is_other_machine", [False, True])
+@pytest.mark.parametrize("is_other_machine", [True, pytest.param(False, marks=LONG)])
 def test_killed_it_goes_on_to_the_very_same_bytes(store: Store, tmp_path: Path, is_other_machine: bool) -> None:
     path, _ = write(tmp_path, "parquet", COUNT)
     one = ended(start(store, tmp_path, str(path), str(tmp_path / "one.parquet"), *TABLE, "--workers", "0"), store)
@@ -69,7 +70,7 @@ def test_killed_it_goes_on_to_the_very_same_bytes(store: Store, tmp_path: Path, 
         assert store.secret.encode() not in kept
 
 
-@pytest.mark.parametrize("kind", ["npy", "csv", "jsonl", "safetensors", "files"])
+@pytest.mark.parametrize("kind", ["npy", "jsonl", "files", pytest.param("csv", marks=LONG), pytest.param("safetensors", marks=LONG)])
 def test_every_format_from_a_store_to_it(store: Store, tmp_path: Path, kind: str) -> None:
     path, chosen = write(tmp_path, kind, 60)
     columns = [f"--{name}={','.join(names)}" for name, names in chosen.items() if name == "columns"]

@@ -37,7 +37,7 @@ dist.destroy_process_group()
 @pytest.mark.live
 @pytest.mark.netns
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("rate", ["20mbit", ""])
+@pytest.mark.parametrize("rate", ["5mbit", ""])
 def test_the_host_with_a_thin_way_out_is_named(tmp_path: Path, rate: str) -> None:
     if reason := why_no_lab():
         pytest.skip(reason)
