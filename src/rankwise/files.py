@@ -78,6 +78,14 @@ def what_stops(error: OSError) -> tuple[str, str]:
     return what, "see what is at that path, and who may write there (ls -ld)"
 
 
+def text_of(path: Path) -> str:
+    """Its text; empty where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def stamp_of(path: str | Path) -> tuple[int, int]:
     """Differs between a file and one that takes its place later; whoever writes in place is seen too."""
     facts = os.stat(path)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, headline
+from rankwise.files import text_of
 from rankwise.findings import Finding, signal_name
 from rankwise.sizes import bytes_text
 
@@ -227,3 +229,50 @@ def is_quarantined(proven_deaths: int, deaths: int, death: Death, others: int = 
 def back_off_s(failures: int) -> float:
     """How long to wait before a build that failed is tried again."""
     return _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]
+
+
+_SOON_S = 1.0  # a kill that matches no worker within this time, or twice that, was another process's
+
+
+class OomWatch:
+    """Tells whether the kernel killed a worker because memory ran out. Each kill it counts is blamed for one worker at most."""
+
+    def __init__(self, now: float, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc, self._cgroups = proc, cgroups
+        self._ours = self._count_of_group() or 0
+        self._machines = count = self._count_of_machine()
+        self._noted = now, count
+
+    def note(self, now: float) -> None:
+        """Remember how many kills there were so far; called several times a second."""
+        noted, count = self._noted
+        if now - noted >= _SOON_S:
+            self._machines = max(self._machines, count)
+            self._noted = now, self._count_of_machine()
+
+    def look(self, now: float) -> str:
+        """A worker was killed. "certain" where a process of our own control group was ended for want of memory; "perhaps" where it was
+        one of the machine; "" where none was, or another worker was found to be it."""
+        self.note(now)
+        ours, machines = self._count_of_group(), self._count_of_machine()
+        if ours is not None and ours > self._ours:
+            self._ours += 1
+            self._machines = min(machines, self._machines + 1)
+            return "certain"
+        if machines > self._machines:
+            self._machines += 1
+            return "perhaps"
+        return ""
+
+    def _count_of_group(self) -> int | None:
+        """Kills in this process' control group (version 2). In a container the group often is the root of the visible tree."""
+        path = next((line[3:] for line in text_of(self._proc / "self/cgroup").splitlines() if line.startswith("0::")), "")
+        counts = [_oom_kills(text_of(folder / "memory.events")) for folder in (self._cgroups / path.lstrip("/"), self._cgroups)]
+        return next((count for count in counts if count is not None), None)
+
+    def _count_of_machine(self) -> int:
+        return _oom_kills(text_of(self._proc / "vmstat")) or 0
+
+
+def _oom_kills(text: str) -> int | None:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rankwise.pool import DeadlineExceeded, Model, Pool
-from rankwise.pool.transport.timer import Timer
+from rankwise.pool.transport.listener import Timer
 
 LONG_S = 60
 HERE = "tests.pool.transport.test_listener"

@@ -12,7 +12,19 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
-from rankwise.pool.errors import MAX_BUILDS, MAX_KILLS, Death, back_off_s, build_died, is_quarantined, no_worker, quarantined, task_hung
+from rankwise.files import text_of
+from rankwise.pool.errors import (
+    MAX_BUILDS,
+    MAX_KILLS,
+    Death,
+    OomWatch,
+    back_off_s,
+    build_died,
+    is_quarantined,
+    no_worker,
+    quarantined,
+    task_hung,
+)
 from rankwise.pool.memory.encoding import described
 from rankwise.pool.memory.requests import Reader
 from rankwise.pool.schedule.pool_state import PoolState
@@ -21,7 +33,6 @@ from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import SLOTS, WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
 from rankwise.pool.workers.fork_server import UNMADE_FROM, ForkServer, pause_s
-from rankwise.pool.workers.out_of_memory import OomWatch, read_text
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
@@ -401,7 +412,7 @@ class Supervisor:
         handle.kill()
 
     def _is_stopped(self, number: int, pid: int, now: float) -> bool:
-        if not read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
+        if not text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
             self._stopped_since.pop(number, None)
             return False
         return now - self._stopped_since.setdefault(number, now) > STOPPED_AFTER_S
