@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from rankwise import cgroups
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model, check_number, parse_bytes, shown
 from rankwise.pool.api.streams import StreamOptions
@@ -183,7 +184,6 @@ def _device_of(name: str, model: Model, gpus: tuple[str, ...]) -> str:
     return f"cuda:{gpus[int(number)]}" if number else kind
 
 
-_CGROUP = Path("/sys/fs/cgroup")
 _GPU_THREADS = 2
 _NODES = Path("/sys/devices/system/node")
 
@@ -198,7 +198,7 @@ class Machine:
 
 def this_machine() -> Machine:
     allowed = len(os.sched_getaffinity(0))
-    quota = cpu_quota()
+    quota = min(cgroups.cpu_quotas(), default=None)
     cores = max(1, min(allowed, int(quota + 0.5) or 1)) if quota else allowed
     why = f"a control group allows {quota:g} of {allowed} cores" if quota and cores < allowed else f"{cores} cores"
     return Machine(cores, memory_bytes(), gpus(), why)
@@ -256,28 +256,9 @@ def _parse_cores(text: str) -> set[int]:
     return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
-def cpu_quota() -> float | None:
-    """Cores the control group allows (v2, then v1); None where it does not say."""
-    try:
-        limit, period = (_CGROUP / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        limit_us = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text())
-        return None if limit_us <= 0 else limit_us / int((_CGROUP / "cpu/cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-
-
 def memory_bytes() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            return min(total, int((_CGROUP / name).read_text()))
-        except (OSError, ValueError):  # not there, or "max"
-            continue
-    return total
+    return min([total, *[limit for limit, _ in cgroups.memory_limits()]])
 
 
 def gpus() -> tuple[str, ...]:
