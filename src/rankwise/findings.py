@@ -1,4 +1,4 @@
-"""The finding: the one noun that check, run and the library all speak."""
+"""`Finding`: what `check`, `run` and the library all report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages a job walks through before it trains: one description for `session`, `run` and `check`."""
+"""The stages a job passes before it trains: one description for `session`, `run` and `check`."""
 
 from __future__ import annotations
 

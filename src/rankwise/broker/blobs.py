@@ -1,6 +1,6 @@
 """Tensors too large for a message: their bytes lie under a key of Redis or in a file, and the message holds a reference.
 
-A reference comes from outside, so it can only name what was put there for this: a key with our prefix, a file inside the one folder.
+A reference comes from another process, so only two kinds are followed: a key with our prefix, and a file inside the folder of `--files`.
 """
 
 from __future__ import annotations

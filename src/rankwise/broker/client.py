@@ -1,7 +1,7 @@
 """`rankwise.remote`: submits tasks to the workers of a queue, and settles each future once, however often its answer comes.
 
-The same message is sent again where no answer comes for a while: the id makes that harmless, and it helps where a broker forgot something
-(a Redis that lost its last second, for one).
+When no answer comes for a while, the same message is sent again. Workers know its id and run it once; it helps when a broker lost messages
+(a Redis that crashed loses its last second).
 """
 
 from __future__ import annotations

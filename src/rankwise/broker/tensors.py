@@ -1,4 +1,4 @@
-"""Values of Python and torch as tensors of the Open Inference Protocol, and back; what a message holds of one as an array. Pure."""
+"""Python values and torch tensors as tensors of the Open Inference Protocol, and back to arrays. Pure."""
 
 from __future__ import annotations
 

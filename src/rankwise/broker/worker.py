@@ -1,4 +1,4 @@
-"""`rankwise worker`: takes messages from a queue, runs them in a pool, and answers each exactly as often as its sender can tell: once.
+"""`rankwise worker`: takes messages from a queue, runs them in a pool, and answers each exactly once, as far as its sender can see.
 
 A message is acknowledged only after its answer is stored and sent. Whatever happens before that, the broker delivers it again, and
 the store answers it. A task that another worker has claimed is put off until that one has answered, or is dead. One thread reads from the

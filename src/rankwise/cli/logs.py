@@ -1,4 +1,4 @@
-"""The log of a command that serves others: whoever reads it, or does not, must not hold it up."""
+"""The log of a long-running command (`serve`, `worker`): a reader of stderr that is slow or gone must not block it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An argument parser whose errors are findings, and where text goes: width, colour, and what happens when nobody reads it."""
+"""An argument parser whose errors are findings, and printing: width, colour, and a reader that closed the pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run` says and writes when there is something to tell: the terminal, verdict.json, the evidence, report.html."""
+"""Reports a verdict of `run`: to the terminal, verdict.json, the evidence and report.html."""
 
 from __future__ import annotations
 

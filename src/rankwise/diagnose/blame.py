@@ -1,4 +1,4 @@
-"""Decides who deviates when ranks stand in different places: by rank conditions, loops, counts, majority, branches."""
+"""Decides which ranks are to blame when ranks stand in different places: by rank conditions, loops, counts, majority, branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that crashed, was killed or left: the first one that did not fail because of another rank, and why."""
+"""A rank that crashed, was killed or exited: the first one that did not fail because of another rank, and why."""
 
 from __future__ import annotations
 

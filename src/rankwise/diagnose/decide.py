@@ -1,4 +1,4 @@
-"""Puts the root cause first: the order in which the families are asked, and what follows from what."""
+"""Puts the root cause first: asks the families of causes in order, because some faults only follow from others."""
 
 from __future__ import annotations
 

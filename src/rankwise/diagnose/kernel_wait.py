@@ -1,4 +1,4 @@
-"""What the kernel says a process sleeps in: the last witness, where Python's frames show only a line."""
+"""The system call a process sleeps in, as the kernel reports it: used where the Python stack shows only a line."""
 
 from __future__ import annotations
 

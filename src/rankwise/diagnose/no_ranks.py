@@ -1,4 +1,4 @@
-"""No rank exists yet: the command failed before there was one, or its launcher waits for other nodes."""
+"""No rank exists yet: the command failed before it started one, or its launcher waits for other nodes."""
 
 from __future__ import annotations
 

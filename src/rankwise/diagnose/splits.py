@@ -1,4 +1,4 @@
-"""all_to_all: what one rank sends to another must be what that other expects from it. Which of the two is wrong is another question."""
+"""all_to_all: what one rank sends to another must be what that rank expects from it."""
 
 from __future__ import annotations
 

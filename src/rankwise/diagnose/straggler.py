@@ -1,4 +1,4 @@
-"""The rank that keeps the others waiting: known by the order of arrival at collectives, and what it does meanwhile."""
+"""The rank that keeps the others waiting: found by the order of arrival at collectives; and what it does meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that is stuck elsewhere: what it is doing instead of joining the others, read off its stack, its state and its helpers."""
+"""A rank that is stuck elsewhere: what it is doing instead of joining the others, by its stack, its state and its child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom: the members of a group, who has not arrived, and who can never go on."""
+"""Which ranks wait for which: the members of a group, the ranks that have not arrived, and the ranks that can never go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evidence part of a run folder: written by the watcher, read back by `explain`, on another machine too, and never trusted.
+"""The evidence part of a run folder: written by the watcher, read back by `explain`, perhaps on another machine, so it is never trusted.
 
 `evidence/job.json` holds the job, `evidence/ranks/<r>.json` one rank each, `evidence/ranks/<r>.bin` its collectives as flat arrays.
 """

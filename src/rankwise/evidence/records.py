@@ -1,4 +1,4 @@
-"""The nouns of evidence: everything that was seen of a job, frozen."""
+"""The records of evidence: everything that was seen of a job, as frozen dataclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of Python stacks."""
+"""A line of a Python stack."""
 
 from __future__ import annotations
 

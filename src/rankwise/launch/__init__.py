@@ -1,5 +1,5 @@
 """`rankwise run`: start the job, watch it, collect evidence, ask diagnose, act.
 
-`plan` is what to run, `guardian` keeps hold of every process, `output` carries what ranks print, `observe` sees, `stacks` and `flight` look
-closer, `watch` is the loop that ties them together.
+Begin with `watch`, the loop. `plan` reads the options, `start` starts the job below `guardian`, which adopts every process; `output` copies
+what ranks print, `observe` reads what the probe wrote, `stacks` and `flight` look closer, `collect` makes evidence of it.
 """

@@ -1,4 +1,4 @@
-"""The one guard around everything the watcher does: a step that fails is remembered and told, and costs nothing but itself."""
+"""Guards every step of the watcher: an exception in one is noted and reported, and stops nothing but that step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows a job to its end while another thread watches it, which may fail or block for good without any effect on the job."""
+"""Waits for the end of a job, while another thread watches it. That thread may fail or block for ever without any effect on the job."""
 
 from __future__ import annotations
 

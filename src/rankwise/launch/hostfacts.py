@@ -1,4 +1,4 @@
-"""Finds out about this host what decides why a job does not start: names, ports, interfaces, memory."""
+"""Gathers facts of this host that explain why a job does not start: names, ports, interfaces, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running job under its guardian: what ended and with which code, and how the rest is ended. Must not fail, so it does little."""
+"""A running job under its guardian: which processes ended, with which code, and how the rest is ended. Must not fail, so it does little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knows the job's own pace: how long silence is normal, when to look closer, and when a finding has stood still long enough."""
+"""Learns the job's own pace: how long a job may normally stand still, when to look closer, and when to report a finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the job before anything else is loaded: while torch comes up in its processes, the watcher has time to."""
+"""Starts the job before the rest of rankwise is imported: the watcher is loaded while the job's processes import torch."""
 
 from __future__ import annotations
 

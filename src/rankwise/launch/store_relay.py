@@ -1,4 +1,4 @@
-"""Relays messages between the watchers of several nodes through torch's TCPStore; a separate process, because the watcher imports no torch.
+"""Relays messages between the watchers of several nodes through torch's TCPStore: a process of its own, as the watcher imports no torch.
 
 Run by path, so it imports nothing of rankwise. Arguments: host and port of the rendezvous, key prefix, this node's number (0: none yet).
 Frames come in on stdin and go out on stdout; when stdin ends, so does the relay.

@@ -1,4 +1,4 @@
-"""Takes apart what mpirun hands on in one stream: Open MPI can write in front of each piece which rank it is from."""
+"""Splits the single output stream of mpirun by rank: Open MPI can write in front of each piece which rank it is from."""
 
 from __future__ import annotations
 

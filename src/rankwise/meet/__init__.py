@@ -1,6 +1,6 @@
-"""Where hosts and ranks meet: what `session`, `check` and `run` all need to know about each other.
+"""How ranks and hosts find each other: the part that `session`, `check` and `run` share.
 
-`roster` says who is missing or came twice, `differences` who has another value than the others, `network` what this host's interfaces,
-routes and ports are and whether another host answers, `links` whether a host or a link is to blame for connections that fail, `tasks`
-keeps what may block in a thread of its own.
+`roster` finds ranks that are missing or came twice, `differences` those whose value differs from the others'. `network` reads this host's
+names, routes and interfaces, `ports` connects to ports, `links` finds the host or link to blame for failed connections, and `tasks` runs
+work that may block in threads.
 """

@@ -1,4 +1,4 @@
-"""Who differs: values that should be the same on all ranks or hosts, and the odd ones out."""
+"""Which ranks or hosts differ from the others in a value that should be the same on all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What failed connections say: a bad host spoils all its links, a bad link only one."""
+"""Whether a host or a link is to blame for failed connections: a bad host spoils all its links, a bad link only one."""
 
 from __future__ import annotations
 

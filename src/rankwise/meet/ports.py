@@ -1,4 +1,4 @@
-"""Ports: connecting to one of another host, and who listens on one of this host."""
+"""Ports: connecting to a port of another host, and finding the process that listens on a port of this host."""
 
 from __future__ import annotations
 

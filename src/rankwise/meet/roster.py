@@ -1,4 +1,4 @@
-"""Who is here: ranks (or nodes) that are missing, numbers that were given twice, and the line that is shown while waiting."""
+"""Which ranks or nodes are missing, which numbers were given twice, and the status line while waiting."""
 
 from __future__ import annotations
 

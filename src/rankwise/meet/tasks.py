@@ -1,4 +1,4 @@
-"""Work that may block for minutes: in a thread of its own, so that whoever waits can give up, or look around meanwhile."""
+"""Runs work that may block for minutes in threads of their own, so that the caller can stop waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with a job before anything starts, and what its output must not replace."""
+"""Finds mistakes in a job before anything starts, and outputs that would replace something they must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file format is to `predict`, a reader and a writer, and which one a path wants."""
+"""A file format of `predict` (a reader and a writer), and which format a path has."""
 
 from __future__ import annotations
 

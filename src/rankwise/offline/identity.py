@@ -1,4 +1,4 @@
-"""What decides about the results of a job: another command, another input or other weights are another job."""
+"""The identity of a job: another command, another input or other weights are another job, whose results are never mixed in."""
 
 from __future__ import annotations
 

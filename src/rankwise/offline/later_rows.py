@@ -1,4 +1,4 @@
-"""Looks now and then, while a job runs, whether rows depend on each other: the first rows of an input may not show it."""
+"""Checks now and then, while a job runs, whether rows depend on each other: the first rows of an input may not show it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether what a row gives depends on the rows it is batched with: some of the first rows are run together, alone, and among copies.
+"""Checks whether the output for a row depends on the rows it is batched with: some of the first rows run together, alone, and among copies.
 
-Where it does, the output would be another one for another batch size, and that is found by trying: by how busy the machine is."""
+Where it does, another batch size would give another output, and the batch size depends on how busy the machine is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which reader an input wants, and its batches."""
+"""Opens an input with the reader of its format, and gives its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of models and datasets as what can be stored: arrays of numbers, or what JSON can say. Knows tensors without importing torch."""
+"""Turns values of models and datasets into what can be stored: arrays of numbers, or JSON values. Knows tensors without importing torch."""
 
 from __future__ import annotations
 

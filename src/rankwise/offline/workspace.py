@@ -1,4 +1,4 @@
-"""The folder beside the output where an unfinished job lives: `.out.parquet.predict/` with its journal and parts."""
+"""The folder beside the output that holds an unfinished job: `.out.parquet.predict/` with its journal and parts."""
 
 from __future__ import annotations
 

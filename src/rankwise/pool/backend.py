@@ -1,4 +1,4 @@
-"""What `Pool` needs of an engine, and what this machine offers one: cores, memory, GPUs, and the plan for `workers="auto"`.
+"""The interface of an engine (`Backend`), and the machine it may use: cores, memory, GPUs, and the plan for `workers="auto"`.
 
 To add an engine: implement `Backend`, and name its `start` in `ENGINES`."""
 

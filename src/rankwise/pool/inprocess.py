@@ -1,7 +1,7 @@
-"""`workers=0`: the models in this very process, for debugging and for the shortest way of all.
+"""`workers=0`: the models run in the caller's process, for debugging and for the least overhead.
 
-Values go through the same packing as on their way to a worker and back, only that nothing leaves the process: the model gets copies, and
-what it returns comes back as it would from there.
+Inputs and outputs are packed and unpacked as for a worker, though nothing leaves the process: the model gets copies of its inputs, and
+results have the types that a worker's would have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine `Pool` uses unless told otherwise: worker processes of this machine, fed by shared memory."""
+"""The default engine of `Pool`: worker processes of this machine, fed by shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pool counts about itself, and how others see it: Prometheus, and `rankwise top` through a socket."""
+"""The pool's counters, and who reads them: Prometheus, and `rankwise top` through a socket."""
 
 from __future__ import annotations
 

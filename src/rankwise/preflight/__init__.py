@@ -1,6 +1,6 @@
-"""`check`: what would keep a job from starting, found before it starts.
+"""`check`: finds what would keep a job from starting. Begin with `run`, which puts it together.
 
 Each file in `checks/` is one check: `look` gathers facts on a host, `judge` turns the facts of all hosts into findings and touches nothing.
-Hosts meet through plain sockets (`listener`, `joining`), because what is to be found may be what keeps torch from meeting.
-`run` puts it together.
+Hosts meet through plain sockets: one leads (`conduct`, `listener`), the others join it (`joining`). torch could not meet, where the
+fault that is looked for is there.
 """

@@ -1,4 +1,4 @@
-"""The meeting's host: listens, waits for the others, has everything measured, and tells everybody the report."""
+"""The host that leads a check of several hosts: waits for the others, has everything measured, and sends all of them the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the GPUs of this host say about themselves, through NVML."""
+"""Facts of this host's GPUs, from NVML."""
 
 from __future__ import annotations
 

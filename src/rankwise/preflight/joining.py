@@ -1,4 +1,4 @@
-"""A host that joins the meeting: finds where it listens, or says how each try ended; then does what it is asked until the report comes."""
+"""A host that joins a check: finds the host that leads it, or says how each try ended; then runs its commands until the report comes."""
 
 from __future__ import annotations
 

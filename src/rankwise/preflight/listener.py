@@ -1,4 +1,4 @@
-"""Where hosts meet: listens at the rendezvous port and next to it, and tells hosts of this job from others."""
+"""Accepts the other hosts of a check: listens at the rendezvous port and next to it, and turns hosts of other jobs away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the links showed, sorted into bad and good pairs; the checks of the links group are made of this."""
+"""Sorts measured links into bad and good pairs; the checks of the group `links` share this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hosts of a check: how each is asked, and what a host does when it is asked."""
+"""The hosts of a check: how the leading host sends each a command, and how a host runs one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host offers to be measured with: a port the system picks for TCP, one for UDP echoes, and one at the address gloo would offer."""
+"""The sockets by which others measure a host: a TCP port the system picks, one for UDP echoes, and one at the address gloo would offer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One check from beginning to end: look at this host, meet the others, measure, judge."""
+"""Runs a check from beginning to end: looks at this host, meets the others, measures, judges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps that take more than one host: facts, clocks, ports, links, collectives. Who does not answer is left out of what follows."""
+"""The steps that take several hosts: facts, clocks, ports, links, collectives. A host that does not answer is left out of later steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process behind TorchProcess: imports torch, says what it found, then does what it is asked; ends when nobody listens any more."""
+"""The child of `TorchProcess`: imports torch, reports its versions, then runs commands; ends when the parent closes the pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that imports torch for us: asked once for its versions, later perhaps for a collective or a training step."""
+"""Starts a child process that imports torch, and sends it commands: its versions, a collective, a training step."""
 
 from __future__ import annotations
 

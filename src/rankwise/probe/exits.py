@@ -1,4 +1,4 @@
-"""Notes how a process ends: its exception, who called exit from where, and the signals it sends."""
+"""Notes how a process ends: its exception, the line that called exit, and the signals it sends."""
 
 from __future__ import annotations
 

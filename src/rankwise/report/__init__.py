@@ -1,5 +1,5 @@
-"""Findings and evidence to something a person or a program reads; the only room that knows colour.
+"""Findings and evidence as text, JSON and HTML; the only room that knows colour.
 
-`terminal` is the four-line form, `verdict` is verdict.json, `html` is report.html (its parts live in `page/`). `places` groups ranks into
-`where` lines for all of them; `wording` makes any string safe and short enough to show. Nothing here decides what happened.
+`terminal` writes a finding in four lines, `verdict` verdict.json, `html` report.html (its parts are in `page/`), `checks` the report of
+`check`. `places` makes the `where` lines; `wording` makes any string safe and short enough to show. Nothing here decides what happened.
 """

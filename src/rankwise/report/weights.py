@@ -1,4 +1,4 @@
-"""What `rankwise weights` found or made, as text."""
+"""The reports of `rankwise weights inspect` and `convert` as text."""
 
 from __future__ import annotations
 

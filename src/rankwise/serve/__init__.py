@@ -1,4 +1,4 @@
-"""Models of a pool behind the Open Inference Protocol: HTTP and gRPC skins that parse, check, submit and answer; no model logic."""
+"""The Open Inference Protocol over a pool, by HTTP and gRPC: parses, checks, submits, answers. Begin with `server`, then `rest`."""
 
 from __future__ import annotations
 

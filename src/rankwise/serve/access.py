@@ -1,4 +1,4 @@
-"""Who may ask, and the line in the log about each request. Bodies, tokens and queries are never logged."""
+"""The check of the bearer token, and the log line of each request. Bodies, tokens and queries are never logged."""
 
 from __future__ import annotations
 

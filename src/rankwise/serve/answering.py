@@ -1,4 +1,4 @@
-"""What everything that can be asked has in common, models and those made of models: names, state, a tally, and a shadow perhaps."""
+"""What models and virtual models (made of several) have in common: names, state, counts, and perhaps a shadow model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are kept, for the same request once more: the same to the bit, in types, shapes and values. The oldest leave first."""
+"""A cache of answers: a request finds one where its types, shapes and values are the same to the bit. The oldest are dropped first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All models by name and version, and what is said about them: metadata, configuration, statistics, the repository's index."""
+"""All models by name and version, and what clients may ask about them: metadata, configuration, statistics, the repository index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked, against what a model takes; what a model gave, by the names and types of its outputs. Pure."""
+"""Checks the inputs of a request against those the model declares, and the model's outputs against its declared names and types. Pure."""
 
 from __future__ import annotations
 

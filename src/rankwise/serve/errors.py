@@ -1,4 +1,4 @@
-"""What a client is told when something fails: one sentence, an HTTP status, a gRPC code."""
+"""Errors as clients see them: one sentence, an HTTP status, a gRPC code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, as the routes see them."""
+"""The HTTP request and the answer that routes take and return."""
 
 from __future__ import annotations
 

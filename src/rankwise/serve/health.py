@@ -1,4 +1,4 @@
-"""Live and ready, as they are meant: live while the pool can still move, ready when what has to be loaded is."""
+"""Health for probes: live while the pool can still run tasks, ready once the models that have to be loaded are."""
 
 from __future__ import annotations
 

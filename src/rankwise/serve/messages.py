@@ -1,4 +1,4 @@
-"""An inference as both skins see it: what came in, what goes out."""
+"""An inference request and its answer, the same for HTTP and gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's own numbers for Prometheus, beside those of its pool."""
+"""The server's own Prometheus metrics, beside those of its pool."""
 
 from __future__ import annotations
 

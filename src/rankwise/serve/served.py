@@ -1,4 +1,4 @@
-"""One version of one model of the pool: whether it can be asked, how it is loaded, and what it answers."""
+"""One version of one model of the pool: whether it is ready, how it is loaded, and how it answers."""
 
 from __future__ import annotations
 

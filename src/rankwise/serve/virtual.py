@@ -1,4 +1,4 @@
-"""Models that are made of others: one of them by weight answers, or all of them do and their outputs are combined."""
+"""Virtual models, made of others: one of them is drawn by weight and answers, or all answer and their outputs are combined."""
 
 from __future__ import annotations
 

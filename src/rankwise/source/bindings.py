@@ -1,4 +1,4 @@
-"""What gives a name its value in a function or module, and which of several such places counts where the name is used."""
+"""Finds the assignments that give a name its value, and which of several counts at the line where the name is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Works out a condition of the user's code for one rank, as far as it depends on nothing but rank and world size."""
+"""Evaluates a condition of the user's code for one rank, where it depends on nothing but rank and world size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Works out Python expressions of plain values; what they name and call is for others to say."""
+"""Evaluates Python expressions of plain values; subclasses say what names and calls mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where scripts set environment variables."""
+"""Finds the lines where a script sets environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsed Python whose nodes know their parents, and the small questions everybody asks of it."""
+"""Parsed Python whose nodes know their parents, and small queries on it that the whole room uses."""
 
 from __future__ import annotations
 

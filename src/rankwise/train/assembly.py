@@ -1,7 +1,7 @@
 """Keeps the ranks in step through the stages: a stage is passed when all have said so, and when one cannot go on, all are told.
 
-Whoever is first to know the outcome of a stage writes it, for everybody. A rank that cannot go on reports, says that it has, waits for
-the ranks that can still report, and only then leaves; the rank that keeps the store leaves last.
+The first rank that knows the outcome of a stage writes it to the store, for all. A rank that cannot go on writes its report, waits for
+the ranks that can still report, and only then leaves; the rank whose process holds the store leaves last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connects the backend and runs the first collective, in a thread, so that a rank that is stuck there can still listen and be told."""
+"""Connects the backend and runs the first collective, in a thread, so that a rank that is stuck there still hears of the others."""
 
 from __future__ import annotations
 

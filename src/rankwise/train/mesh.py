@@ -1,4 +1,4 @@
-"""Who can reach whom: when the backend does not connect, one rank of each host opens a port as the backend would and tries the others'."""
+"""Which hosts reach which: when the backend fails to connect, one rank of each host opens such a port and tries those of the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which samples each rank gets in each step of an epoch: arithmetic only, the same on every rank, so that nobody has to ask.
+"""Which samples each rank gets in each step of an epoch: arithmetic only, the same on every rank, so ranks need not communicate.
 
-An epoch is one order of the dataset, cut into global batches, and each global batch is shared among the ranks. What is
-behind us is counted in samples of that order; that number means the same on any number of ranks.
+An epoch is one order of the dataset, cut into global batches, and each global batch is shared among the ranks. Progress is
+counted in samples of that order; that number means the same on any number of ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`session()`: the ranks become one job, stage by stage, or every one of them says which stage failed and because of whom."""
+"""`session()`: the ranks become one job, stage by stage, or every rank says which stage failed and which ranks are to blame."""
 
 from __future__ import annotations
 

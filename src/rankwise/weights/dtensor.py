@@ -1,4 +1,4 @@
-"""DTensors in a file of torch.save: what one rank had of a tensor, and the whole out of the files of all ranks."""
+"""DTensors in files of torch.save: the part of a tensor that one rank saved, and the whole tensor from the files of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens what was given, and only that: plain files, never a pipe or a device, and never more of one than is there."""
+"""Opens plain files only, never a pipe or a device, and never reads beyond their end."""
 
 from __future__ import annotations
 

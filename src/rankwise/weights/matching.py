@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint belongs to which name of a model: pure deciding, no torch."""
+"""Decides which tensor of a checkpoint belongs to which name of a model. Pure, no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter names: what wrappers put into them, and which name is meant by one that is not there."""
+"""Parameter names: the prefixes that wrappers add, and the likely name where a name is missing."""
 
 from __future__ import annotations
 

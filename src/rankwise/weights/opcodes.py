@@ -1,4 +1,4 @@
-"""Reads a pickle without obeying it: opcodes become plain values and notes of what would have been called."""
+"""Reads a pickle without executing it: opcodes become plain values, and notes of the calls that were not made."""
 
 from __future__ import annotations
 

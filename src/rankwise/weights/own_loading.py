@@ -1,4 +1,4 @@
-"""Models that load in their own way (hooks, overridden methods), and `Snapshot`, which puts a model back when loading fails half-way."""
+"""Models that override how they load (hooks, own methods), and `Snapshot`, which puts a model back when loading fails half-way."""
 
 from __future__ import annotations
 

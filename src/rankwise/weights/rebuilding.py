@@ -1,4 +1,4 @@
-"""From the calls a torch pickle asks for to TensorRecords: torch's _rebuild functions, read instead of run."""
+"""Turns the calls in a torch pickle into TensorRecords: torch's _rebuild functions are read instead of run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that runs but trains wrong: each file knows one kind, reads the ranks' audits side by side, and returns findings with proof."""
+"""Training that runs but trains wrong: each file finds one kind of fault in the ranks' audits (`audited_job`), and proves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audits of all ranks side by side, and the questions every kind of fault asks of them."""
+"""The audits of all ranks side by side, with the queries that the files of this room share."""
 
 from __future__ import annotations
 

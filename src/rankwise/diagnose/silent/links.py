@@ -1,4 +1,4 @@
-"""One link between hosts that carries data much slower than the others do: every ring goes round at its pace."""
+"""One link between hosts is much slower than the others, and every ring all_reduce waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks give the same tensors to collectives, but in a different order."""
+"""Ranks pass the same tensors to collectives, but in a different order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in the log that are one rank's only, or a mean of means."""
+"""Logged numbers that come from one rank only, or are a mean of means."""
 
 from __future__ import annotations
 

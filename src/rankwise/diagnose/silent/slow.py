@@ -1,4 +1,4 @@
-"""Where the time goes: waiting for data, collectives of the script's own, and very small buckets of DDP's."""
+"""Where the time goes: waiting for data, collectives that the script calls, and very small DDP buckets."""
 
 from __future__ import annotations
 

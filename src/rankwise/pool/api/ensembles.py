@@ -1,4 +1,4 @@
-"""The uses people run many models for: ensembles, weighted splits, routers. Each has `submit` and `map` like the pool."""
+"""Several models behind one `submit`: ensembles, weighted splits, routers. Each has `submit` and `map` like the pool."""
 
 from __future__ import annotations
 

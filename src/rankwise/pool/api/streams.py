@@ -1,6 +1,6 @@
 """Results in the order of their requests, with a bounded number under way: the engine of `map` and `amap`, of the pool and its ensembles.
 
-Whatever goes wrong on the way in has its place among the results: results of the requests before it come first."""
+What fails before a request is submitted is raised in its place among the results: results of the requests before it come first."""
 
 from __future__ import annotations
 

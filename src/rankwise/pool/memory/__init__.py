@@ -1,4 +1,4 @@
-"""Values as bytes: `encoding.py` (begin here) turns nested values into nodes, takes containers apart and compares values bit by bit.
+"""Inputs and outputs as bytes: `encoding.py` (begin here) turns nested values into nodes, and compares values bit by bit.
 
-`shared_memory.py` is where large arrays lie; `requests.py` puts the inputs of a request there and decodes its answer.
+`shared_memory.py` allocates shared memory; `requests.py` puts the large arrays of a request there and decodes its answer.
 """

@@ -1,5 +1,4 @@
-"""The actors as this process knows them: started, listened to in a thread each, replaced when they are lost; who of them gets which task;
-and their numbers."""
+"""The actors: starts them, listens to each in a thread, replaces lost ones, decides which gets which task, and adds up their numbers."""
 
 from __future__ import annotations
 

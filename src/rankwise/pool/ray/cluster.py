@@ -1,6 +1,6 @@
-"""The Ray cluster: joins and leaves it, looks at its nodes, and decides what is asked of which.
+"""The Ray cluster: joins and leaves it, lists its nodes, and decides how many actors to start where, and with which resources.
 
-Where an actor goes, if no node is named, is Ray's to say.
+Where no node is named, Ray chooses one.
 """
 
 from __future__ import annotations

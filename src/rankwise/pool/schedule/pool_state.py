@@ -1,4 +1,4 @@
-"""All that a pool knows, guarded by one lock: its queues, its workers, its open tasks, and the futures that have to be told.
+"""The state of a pool, guarded by one lock: its queues, its workers, its open tasks, and the futures that still need their result.
 
 Futures are settled after the lock is released, because their callbacks are the user's and may submit again.
 """

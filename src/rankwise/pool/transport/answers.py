@@ -1,4 +1,4 @@
-"""What a worker says of its orders: results to the futures, what they took to the scheduler, models that are there or cannot be built.
+"""Takes in a worker's messages: results go to the futures, run times to the scheduler, and models become loaded or broken.
 
 The pool's lock is held in all of this."""
 

@@ -1,7 +1,7 @@
-"""Who reads a worker's packets: the caller that waits for one of its results, otherwise this thread, which also keeps the time.
+"""Reads the workers' packets: the caller that waits for a result does so itself, otherwise a thread, which also keeps the time.
 
-A caller that reads for itself saves two switches of threads. So this thread does not listen to a worker from the moment something
-is sent there; it gives the caller a moment to come, and takes over where the caller does not."""
+A caller that reads for itself saves two switches of threads. So the thread stops listening to a worker as soon as a task is sent there;
+it waits a moment for the caller, and reads itself where the caller does not come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the rows of a model's batches are independent of each other, found out by running some of them in other ways.
+"""Checks whether the rows of a model's batches are independent of each other, by running some of them in other ways.
 
 One run cannot tell: an output as long as the batch may be a constant of that length, and a row that depends on its neighbours looks
 like any other. So rows are run again: alone, among copies of themselves, and among fewer rows in another order. The first batches of a

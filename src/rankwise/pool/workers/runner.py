@@ -1,4 +1,4 @@
-"""Runs a model on what one order brought: one request, or the rows of several at once; in parts where memory runs out."""
+"""Runs a model on the requests of one order: one request, or the rows of several as a batch; in smaller parts where memory runs out."""
 
 from __future__ import annotations
 

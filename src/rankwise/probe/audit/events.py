@@ -1,4 +1,4 @@
-"""What the rest of the probe tells the audit: something began or ended."""
+"""Events that the rest of the probe reports to the audit: a forward, a backward or a step began or ended."""
 
 from types import ModuleType
 from typing import Any

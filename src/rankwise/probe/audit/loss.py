@@ -1,4 +1,4 @@
-"""Each backward's loss on this rank: its value where reading it costs nothing, what it was divided by, and when it stopped being finite."""
+"""Each backward's loss on this rank: its value where it can be read at once, its divisor, and when it became NaN or infinite."""
 
 import math
 from typing import Any

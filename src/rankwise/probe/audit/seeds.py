@@ -1,4 +1,4 @@
-"""Notes where this rank seeds its random generators, and with what."""
+"""Notes where this rank seeds its random generators, and the seeds."""
 
 import functools
 import random

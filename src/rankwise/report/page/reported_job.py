@@ -1,4 +1,4 @@
-"""What every part of the page looks at: the evidence, the findings, and which ranks they name."""
+"""The data that every part of the page draws from: the evidence, the findings, and which ranks they name."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""Front-end processes, where one Python process would be too slow at reading HTTP. Begin with `front_ends.py`, which starts them and
+"""Front-end processes, which read HTTP where a single Python process would be the limit. Begin with `front_ends.py`, which starts them and
 hands them connections; `child.py` runs in each; `frames.py` is the protocol between them."""

@@ -1,1 +1,1 @@
-"""The page at `/`: what is served and how it fares, and a form per model to try it. Nothing is loaded from elsewhere."""
+"""The page at `/`: models, workers and the latest errors, and a form per model to try it. It loads nothing from other servers."""

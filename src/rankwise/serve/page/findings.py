@@ -1,4 +1,4 @@
-"""What went wrong lately, each thing once with how often: what the page shows, and nobody has to search a log for."""
+"""The latest findings and errors for the page, each kind once with its count."""
 
 from __future__ import annotations
 
