@@ -84,7 +84,7 @@ class Remote:
         seed: int | None = None,
         id: str | None = None,
     ) -> Future[Any]:
-        """As `Pool.submit`. A task that is submitted again under the same `id`, by anybody, is answered with the first answer."""
+        """As `Pool.submit`. A task that is submitted again under the same `id`, by any client, gets the first answer."""
         if self._closed.is_set():
             raise pool_closed()
         if not inputs or type(priority) is not int or not 0 <= priority <= 9:
@@ -118,7 +118,7 @@ class Remote:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Wait for nothing: what has no answer yet fails with PoolClosed. Workers still do it."""
+        """Does not wait: tasks without an answer fail with PoolClosed, though workers still run them."""
         self._closed.set()
         self._reader.join(10)
         with self._sending:

@@ -41,7 +41,7 @@ def connect(address: str, heartbeat_s: float = 0) -> Any:
 
 
 def cannot_reach(address: str, error: Exception) -> UsageError:
-    """Without its password, and without what stands behind a question mark."""
+    """The address is shown without its password and its query."""
     parts = urlsplit(address)
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     steps = ("see whether it runs there and lets this user in",)
@@ -64,7 +64,7 @@ def is_amqp(address: str) -> bool:
 
 
 def task_queue(name: str) -> Any:
-    """Survives a restart of the broker, and gives the urgent ones first."""
+    """A queue that survives a restart of the broker, and delivers by priority."""
     return plain_queue(name, max_priority=HIGHEST)
 
 
@@ -74,7 +74,7 @@ def plain_queue(name: str, expires_s: float | None = None, **more: Any) -> Any:
 
 
 def consumer_of(connection: Any, queue: Any, on_message: Callable[[Any], None], no_ack: bool = False) -> Any:
-    """Hands over raw messages; nothing is decoded on the way."""
+    """A consumer that hands over raw messages, without decoding them."""
     return _import("kombu").Consumer(connection.channel(), [queue], on_message=on_message, no_ack=no_ack)
 
 
@@ -121,7 +121,7 @@ def check_reply_to(name: Any) -> str:
 
 
 def release(connection: Any, is_broken: bool = False) -> None:
-    """Never fails. Over a broken connection nobody says good-bye."""
+    """Close the connection without raising; a broken one is dropped without a goodbye."""
     try:
         if connection is not None:
             connection.collect() if is_broken else connection.release()

@@ -27,16 +27,16 @@ Keep = Callable[[memoryview], "str | None"]  # a reference for bytes that are to
 
 
 class Malformed(UsageError):
-    """A message that says nothing that could be done."""
+    """A message that cannot be understood, or asks for something that cannot be done."""
 
 
 class Gone(Malformed):
-    """Nothing lies where its message refers to, or not any more."""
+    """The tensor that a message refers to is not there, or no longer."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """The bytes of a message, and how they are to be read."""
+    """The bytes of a message, with their content type and, of a binary one, the length of its JSON."""
 
     content_type: str
     data: bytes
@@ -95,7 +95,7 @@ def read_id(said: Mapping[str, Any]) -> str:
 
 
 def find_id(body: Body) -> str:
-    """Of a message that says nothing else that could be read."""
+    """The task's id, in a message of which nothing else can be read."""
     try:
         return read_id(_head(body)[0])
     except Malformed:
@@ -119,7 +119,7 @@ def read_reply(body: Body, fetch: Fetch) -> Reply:
 
 
 def outputs_of(value: Any, declared: Sequence[TensorSpec] = ()) -> tuple[dict[str, Array], str]:
-    """What a model gave, as named arrays. Raises TypeError for what no other language could read."""
+    """A model's outputs as named arrays. Raises TypeError for what no other language could read."""
     names = [spec.name for spec in declared]
     if isinstance(value, Mapping):
         found, structure = {str(name): as_array(item) for name, item in value.items()}, "dict"

@@ -173,7 +173,7 @@ def redis_transport() -> Any:
             return len(items)
 
         def flush(self) -> None:
-            """One trip for all that was acknowledged."""
+            """Send all acknowledgements in one round trip."""
             if tags := self.acked:
                 held, since = _held(self._queue)
                 self.client.pipeline(transaction=False).hdel(held, *tags).zrem(since, *tags).execute()

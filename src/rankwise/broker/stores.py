@@ -1,6 +1,6 @@
 """Where answers are kept by the task's id, so that a message that comes twice is run and answered once: Redis, or a folder.
 
-The first answer that is stored under an id stays: whoever comes later is given that one. Until there is one, the id is claimed by the
+The first answer that is stored under an id stays: a worker that comes later is given that one. Until there is one, the id is claimed by the
 worker that has the task. A claim is as good as its worker's last sign of life: all that a worker has claimed is free `CLAIM_S` after it.
 """
 
@@ -54,7 +54,7 @@ class RedisStore:
         return found if found is None else bytes(found)
 
     def put(self, id: str, data: bytes) -> bytes:
-        """What is stored under this id from now on: `data`, or what was there before. Nobody's claim to it is needed any more."""
+        """Store `data` under this id unless there is an answer already; returns the stored one. Claims to the id end."""
         # A retry after a lost connection may find its own first attempt there, which is the same answer.
         pipe = self.redis.pipeline(transaction=False)
         pipe.set(f"{self._prefix}:result:{id}", data, nx=True, ex=self._keep_s)
@@ -63,21 +63,21 @@ class RedisStore:
         return data if is_first else self.get(id) or data
 
     def claim(self, id: str) -> bytes | bool:
-        """The answer; where there is none yet, whether this worker is to work it out: not if another one that lives has claimed it."""
+        """The answer; where there is none yet, whether this worker is to run the task: not if another living worker has claimed it."""
         keys = [f"{self._prefix}:result:{id}", f"{self._prefix}:claim:{id}"]
         found: Any = self._claim(keys=keys, args=[f"{self._prefix}:worker:", self._name, CLAIM_S, self._keep_s])
         return bool(found) if isinstance(found, int) else bytes(found)
 
     def unclaim(self, id: str) -> None:
-        """Somebody else may have it."""
+        """Give the claim up, so that another worker may take the task."""
         self._unclaim(keys=[f"{self._prefix}:claim:{id}"], args=[self._name])
 
     def sign(self) -> None:
-        """This worker lives."""
+        """Note that this worker is alive."""
         self.redis.set(f"{self._prefix}:worker:{self._name}", "", ex=CLAIM_S)
 
     def leave(self) -> None:
-        """It does not any more: what it has claimed is free."""
+        """This worker ends: free the tasks it has claimed."""
         self.redis.delete(f"{self._prefix}:worker:{self._name}")
 
     def count_try(self, id: str) -> int:

@@ -24,7 +24,7 @@ def as_array(value: Any) -> Array:
 
 
 def as_tensor(array: Array, torch: Any) -> Any:
-    """What torch has no type for stays as it is."""
+    """A torch tensor; an array stays one where torch has no such type."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array) if array.dtype.kind != "O" else array

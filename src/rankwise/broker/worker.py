@@ -88,11 +88,11 @@ class Worker:
         self.answered = 0
 
     def stop(self) -> None:
-        """Take no more; finish what is here."""
+        """Take no more messages; finish the tasks that are here."""
         self._stopping.set()
 
     def run(self) -> int:
-        """Until `stop`; goes on after every loss of the connection. Gives the number of messages that it had to leave with the broker."""
+        """Run until `stop`, and reconnect after every loss of the connection. Returns the number of messages left with the broker."""
         reader = threading.Thread(target=self._read, name="rankwise-messages", daemon=True)
         senders = [threading.Thread(target=self._send_all, name=f"rankwise-replies-{i}", daemon=True) for i in range(_SENDERS)]
         signer = threading.Thread(target=self._sign, name="rankwise-signs", daemon=True)
@@ -320,7 +320,7 @@ class Worker:
         self._blobs.drop(job.refs)
 
     def _answer_again(self, job: Job, stored: bytes, producer: Any) -> None:
-        """From the store, to whoever asked."""
+        """Answer with the stored answer."""
         with self._lock:
             self._drop(job)  # who comes from now on finds it in the store
             waiting = sorted(job.reply_to)

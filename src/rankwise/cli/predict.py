@@ -76,8 +76,8 @@ def main(argv: list[str]) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--build", metavar="MODULE:CALLABLE", required=True, help="makes the model; or a .pt2 program")
-    parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint; a DDP one goes straight in")
+    parser.add_argument("--build", metavar="MODULE:CALLABLE", required=True, help="the function that makes the model, or a .pt2 program")
+    parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint, one of a DDP training included")
     suffixes = " ".join(f".{name}" for name in formats.names() if name != "folder")
     parser.add_argument("--input", metavar="PATH", required=True, help=f"{suffixes}, or a folder of files; s3://… and the like too")
     parser.add_argument("--output", metavar="PATH", required=True, help="the same kinds; a folder gets one file per row")
@@ -96,13 +96,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="stop when more rows than this failed (default: when the first rows all fail alike)",
     )
     parser.add_argument("--errors", metavar="PATH", help="where failed rows are listed (default: errors.jsonl beside the output)")
-    parser.add_argument("--restart", action="store_true", help="begin anew, whatever an earlier run of this command has done")
+    parser.add_argument("--restart", action="store_true", help="begin anew, without the results of an earlier run")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it is there")
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
 
 
 class Progress:
-    """One line on the terminal: rows, rows per second, time left. Nothing where nobody looks."""
+    """One line on the terminal: rows, rows per second, time left. Nothing where stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
@@ -148,7 +148,7 @@ def _result_text(done: dict[str, Any]) -> str:
 
 
 def _first_error(path: str | None) -> str:
-    """So that nobody has to open the list for the first look."""
+    """The first failed row of the list, so that the list need not be opened to see what went wrong."""
     from rankwise.offline.addresses import path_or_address
 
     try:

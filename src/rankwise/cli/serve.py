@@ -23,8 +23,8 @@ _EPILOG = """examples:
   rankwise serve --build my_models:build --weights last.pt --input x:FP32:-1,784 --max-batch 32
   rankwise serve MODELS.toml --http 0.0.0.0:8000 --token-file token --certificate cert.pem --private-key key.pem
 
-It listens on loopback only, unless it is told otherwise. A log line of JSON per request goes to stderr. SIGTERM and Ctrl-C let what
-is under way finish. The token may also stand in RANKWISE_TOKEN.
+It listens on loopback only by default. Each request is logged to stderr as a line of JSON. SIGTERM and Ctrl-C let running requests
+finish. The token may also stand in RANKWISE_TOKEN.
 exit code: 0 after SIGTERM or Ctrl-C; 2 for wrong usage, or where it cannot listen"""
 _NEEDED = ("httptools", "orjson", "ml_dtypes", "grpc", "google.protobuf")
 
@@ -72,22 +72,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODELS.toml", nargs="?", help="or a folder of models")
     parser.add_argument("--http", metavar="HOST:PORT", default="127.0.0.1:8000", help='"" for none (default: 127.0.0.1:8000)')
     parser.add_argument("--grpc", metavar="HOST:PORT", default="127.0.0.1:8001", help='"" for none (default: 127.0.0.1:8001)')
-    parser.add_argument("--build", metavar="MODULE:CALLABLE", help="one model without a file: what makes it, or a .pt2 program")
-    parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint; a DDP one goes straight in")
+    parser.add_argument("--build", metavar="MODULE:CALLABLE", help="one model without MODELS.toml: its function, or a .pt2 program")
+    parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint, one of a DDP training included")
     parser.add_argument("--name", default="model", help="what clients call the model of --build (default: model)")
-    parser.add_argument("--input", metavar="NAME:DATATYPE:SIZES", action="append", default=[], help="of --build: x:FP32:-1,784")
-    parser.add_argument("--max-batch", metavar="N", type=int, default=1, help="of --build: rows that may run together")
-    parser.add_argument("--device", default="auto", help="of --build: auto, cpu, cuda, cuda:1")
+    parser.add_argument("--input", metavar="NAME:DATATYPE:SIZES", action="append", default=[], help="an input of that model: x:FP32:-1,784")
+    parser.add_argument("--max-batch", metavar="N", type=int, default=1, help="how many rows that model may run at once")
+    parser.add_argument("--device", default="auto", help="of that model: auto, cpu, cuda, cuda:1")
     parser.add_argument("--workers", metavar="N", default="", help="processes (default: as MODELS.toml says, or one per core)")
     add_engine_options(parser)
     parser.add_argument(
-        "--front-ends", metavar="N", default="auto", help="processes that read HTTP; 0: the server itself (default: by cores)"
+        "--front-ends", metavar="N", default="auto", help="processes that only read HTTP; 0 for none (default: by the number of cores)"
     )
-    parser.add_argument("--token-file", metavar="PATH", help="clients have to send what stands in it as a bearer token")
+    parser.add_argument("--token-file", metavar="PATH", help="file with the bearer token that clients must send")
     parser.add_argument("--certificate", metavar="PEM", default="", help="TLS, on both ports")
     parser.add_argument("--private-key", metavar="PEM", default="", help="of the certificate")
-    parser.add_argument("--max-body", metavar="SIZE", default="256MB", help="the largest request that is taken (default: 256MB)")
-    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30.0, help="what is under way may take so long at the end")
+    parser.add_argument("--max-body", metavar="SIZE", default="256MB", help="the largest request that is accepted (default: 256MB)")
+    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30.0, help="for running requests after SIGTERM (default: 30)")
     parser.add_argument("--traces", metavar="URL", default="", help="OpenTelemetry spans to this collector (OTLP over HTTP)")
     parser.add_argument("--quiet", action="store_true", help="no line per request")
 

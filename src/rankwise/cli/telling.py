@@ -19,7 +19,7 @@ from rankwise.report.verdict import Outcome, verdict_dict, write_json_atomically
 
 
 class Telling:
-    """Keeps the run folder true, and the terminal with it: what is in verdict.json was printed, and what no longer is was taken back."""
+    """Keeps verdict.json and the terminal in step: every finding in the file was printed, and one that is dropped from it is taken back."""
 
     def __init__(self, folder: Path, faults: Faults) -> None:
         self._folder, self._faults = folder, faults

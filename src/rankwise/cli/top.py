@@ -13,8 +13,8 @@ from rankwise.errors import UsageError
 
 _EPILOG = """examples:
   rankwise top                 all pools of yours, once a second, until Ctrl-C
-  rankwise top --once          one look
-  rankwise top --json          one look, as JSON"""
+  rankwise top --once          the table once
+  rankwise top --json          the same as JSON"""
 _COLUMNS = ("model", "queued", "running", "done", "failed", "batch", "p50 ms", "p99 ms", "memory MB", "replicas", "reruns", "evicted")
 
 
@@ -35,9 +35,9 @@ def main(argv: list[str]) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("--pid", type=int, help="only the pools of this process")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (default: 1)")
-    parser.add_argument("--once", action="store_true", help="one look; so it is also where the output is not a terminal")
-    parser.add_argument("--json", action="store_true", help="one look, as JSON")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two updates (default: 1)")
+    parser.add_argument("--once", action="store_true", help="print the table once (also where the output is not a terminal)")
+    parser.add_argument("--json", action="store_true", help="print it once, as JSON")
 
 
 def _looks(pid: int | None) -> list[dict[str, Any]]:

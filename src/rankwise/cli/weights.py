@@ -49,8 +49,8 @@ def _add_convert_options(convert: argparse.ArgumentParser) -> None:
     convert.add_argument("--key", metavar="KEY", help="which of several sets of weights: ema")
     convert.add_argument("--prefix", metavar="PREFIX", help="only the names below this, without it: model.")
     convert.add_argument("--dtype", metavar="DTYPE", help="floating-point weights in this dtype: bfloat16")
-    convert.add_argument("--tensors-only", action="store_true", help="leave out objects that would have to be built by running code")
-    convert.add_argument("--build", metavar="MODULE:CALLABLE", help="makes the model (.pt2, or to compare outputs)")
+    convert.add_argument("--tensors-only", action="store_true", help="leave out objects that only running code could rebuild")
+    convert.add_argument("--build", metavar="MODULE:CALLABLE", help="the function that makes the model (for .pt2, or to compare outputs)")
     convert.add_argument(
         "--example", metavar="DTYPE[SIZES]", action="append", default=[], help="an input: float32[8,784], or module:callable"
     )

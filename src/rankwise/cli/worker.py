@@ -64,6 +64,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--results", metavar="PLACE", help="answers by id: redis://… or a shared folder (default: the Redis, or ~/.cache/rankwise/results)"
     )
     parser.add_argument("--keep", metavar="SECONDS", type=int, default=86400, help="how long answers are kept (default: a day)")
-    parser.add_argument("--files", metavar="FOLDER", help="shared folder for large tensors; the only one that messages may refer to")
+    parser.add_argument("--files", metavar="FOLDER", help="shared folder for large tensors; messages may refer to no other files")
     parser.add_argument("--prefetch", metavar="N", type=int, default=64, help="messages taken ahead of their turn (default: 64)")
-    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30, help="to finish what is here after SIGTERM (default: 30)")
+    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30, help="for running tasks after SIGTERM (default: 30)")

@@ -256,7 +256,7 @@ def _of_kind(kind: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Audit:
-    """All of it, in the order it happened."""
+    """The audit of one rank, in the order it happened."""
 
     sites: dict[int, Stack] = field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = _of_kind("ddp")

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Signature:
-    """What a collective is, apart from when: all ranks of a group must agree on it, slot by slot."""
+    """The properties of a collective on which all ranks of a group must agree, slot by slot."""
 
     group: str
     op: str

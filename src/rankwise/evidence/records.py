@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception nobody caught."""
+    """An uncaught exception."""
 
     type: str
     message: str
@@ -100,7 +100,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class PortHolder:
-    """Who listens on a port of this host."""
+    """The process that listens on a port of this host."""
 
     port: int
     pid: int | None

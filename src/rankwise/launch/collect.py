@@ -24,7 +24,7 @@ _WORKER_FAULT = re.compile(r"ERROR: (Unexpected [\w -]+ encountered in worker)")
 
 
 class Collector:
-    """Remembers what is costly to find out: sources, host facts, the first stacks."""
+    """Collects evidence, and caches the costly parts: sources, host facts, the first stacks."""
 
     def __init__(self, plan: RunPlan, observer: Observer, live: Path, logs: Path, started_ns: int) -> None:
         self._plan, self._observer, self._logs, self._started_ns = plan, observer, logs, started_ns

@@ -56,7 +56,7 @@ class Faults:
         self._say(f"rankwise: {self._first[step]}; the job is not affected")
 
     def write_log(self, text: str) -> None:
-        """For whoever wants to know what the watcher itself did."""
+        """Append this to `logs/rankwise.log`."""
         if self._log is None:
             return
         with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ class Faults:
                 file.write(f"{time.strftime('%H:%M:%S')} {text.rstrip()}\n")
 
     def spots(self) -> tuple[str, ...]:
-        """What could not be done, in words."""
+        """The steps that failed, in words."""
         return tuple(self._first.values())
 
     def added_to(self, findings: list[Finding]) -> list[Finding]:

@@ -44,7 +44,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class OutputPump:
-    """A thread of its own, so that a rank never blocks on a full pipe while the watcher thinks."""
+    """Reads the job's output in a thread of its own, so that a rank never blocks on a full pipe while the watcher is busy."""
 
     def __init__(self, sink: Path, logs: Path, is_tagged: bool = False, faults: Faults | None = None) -> None:
         self._logs = logs

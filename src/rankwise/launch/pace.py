@@ -11,7 +11,7 @@ _LONGEST_REST_S = 4.0
 
 
 class Pace:
-    """Fed with every look; answers with seconds."""
+    """Takes in every look at the job; its answers are in seconds."""
 
     def __init__(self, stall_after_s: float | None) -> None:
         self._given = stall_after_s
@@ -33,7 +33,7 @@ class Pace:
         return self._given if self._given is not None else max(_LEAST_STALL_S, 5 * self._longest_gap_s, 1.5 * self._longest_start_gap_s)
 
     def note(self, observer: Observer, now_ns: int) -> None:
-        """Progress is what the ranks' rings and journals show, never that a process merely breathes."""
+        """Progress is what the ranks' rings and journals show; a process that is merely alive has made none."""
         watched, heads = observer.watched(), observer.heads()
         for pid in watched:
             moved = observer.moved_ns.get(pid, 0)

@@ -48,7 +48,7 @@ TORCHRUN_FLAGS = {
 _SHORT = {"-m": "--module", "-r": "--redirects", "-t": "--tee"}
 OWN_OPTIONS = {
     "--out": "run folder (default: rankwise-runs/<time>-<script>)",
-    "--stall-after": "seconds without progress before a suspicion is told (default: learned from the job's own pace, at least 10)",
+    "--stall-after": "seconds without progress before a suspicion is reported (default: learned from the job's own pace, at least 10)",
     "--audit": "light (default), full or off: look for training that runs but trains wrong",
     "--on-stall": "abort: stop what is proven deadlocked (default); report: only ever report",
 }

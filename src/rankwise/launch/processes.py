@@ -56,7 +56,7 @@ def read_table(root: int, unrelated: set[int] | None = None) -> dict[int, Proces
 
 
 def read_sample(process: Process) -> Sample:
-    """One process a little closer: what tells progress from mere existence."""
+    """One process in more detail: what shows whether it makes progress."""
     status = _fields(f"/proc/{process.pid}/status")
     io = _fields(f"/proc/{process.pid}/io")
     return Sample(
@@ -154,7 +154,7 @@ def connections_of(pids: set[int]) -> dict[int, tuple[Peer, ...]]:
 
 
 def file_locks(pids: set[int]) -> list[FileLock]:
-    """Who of these processes waits for a file lock, and who holds it (from /proc/locks)."""
+    """File locks that one of these processes waits for, and the process that holds each (from /proc/locks)."""
     holders: dict[str, int] = {}
     found: list[FileLock] = []
     try:

@@ -47,7 +47,7 @@ _TAIL = 4000
 
 @dataclass(frozen=True)
 class Report:
-    """What the watcher has to say at one moment; `cli` and `report` turn it into text and files."""
+    """The findings at one moment; `cli` and `report` turn them into text and files."""
 
     outcome: str
     exit_code: int | None
@@ -62,7 +62,7 @@ Teller = Callable[[Report, OutputPump], None]
 
 
 class Watch:
-    """One job on this host, from start to end. `follow`, in the other thread, sees what has no underscore."""
+    """One job on this host, from start to end. `follow`, in the other thread, uses its public attributes."""
 
     def __init__(self, plan: RunPlan, folder: Path, job: RunningJob, tell: Teller) -> None:
         self._plan, self._folder, self._job, self._tell = plan, folder, job, tell

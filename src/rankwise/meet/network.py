@@ -28,7 +28,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a name resolves to; `error` where it does not, `slow` where nobody said so in time."""
+    """What a name resolves to; `error` where it does not resolve, `slow` where the resolver did not answer in time."""
 
     addresses: tuple[str, ...] = ()
     error: str = ""

@@ -35,7 +35,7 @@ class Task(Generic[Result]):
 
 
 def run_all(calls: Mapping[Key, Callable[[], Result | None]], timeout_s: float) -> dict[Key, Result]:
-    """The answers, each worked out in a thread of its own; a call that is not done in time, or fails, has none and is left behind."""
+    """The results of the calls that returned in time, each made in a thread; calls that failed or are too slow are left out."""
     deadline = time.monotonic() + timeout_s
     tasks = {key: Task(call, "at-once") for key, call in calls.items()}
     for task in tasks.values():

@@ -48,7 +48,7 @@ class Result:
 
     @property
     def odd(self) -> list[str]:
-        """The hosts that stand out."""
+        """The hosts that the findings blame."""
         return sorted({place.host for finding in self.findings for place in finding.culprits if place.host})
 
     def to_dict(self) -> dict[str, Any]:

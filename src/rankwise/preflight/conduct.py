@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 class Meeting:
-    """Led by the host at the rendezvous address."""
+    """A check of several hosts, led by the host at the rendezvous address."""
 
     def __init__(self, agent: Agent, options: dict[str, Any], listener: MeetingListener, strangers: list[dict[str, str]], say: Say) -> None:
         self._agent, self._options, self._listener, self._strangers, self._say_here = agent, options, listener, strangers, say

@@ -44,7 +44,7 @@ def slowed_text(reasons: int | None) -> str:
 
 def _from_nvml(nvml: Any, handle: Any) -> dict[str, Any]:
     def ask(function: str, *args: Any) -> Any:
-        """None where this GPU, driver or package does not know the question."""
+        """An NVML value; None where this GPU, driver or package does not support it."""
         with contextlib.suppress(nvml.NVMLError, AttributeError):
             return getattr(nvml, function)(handle, *args)
         return None

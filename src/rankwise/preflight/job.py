@@ -50,7 +50,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Job:
-    """All that is known when the checks judge. `links` and `meeting` are empty for one host."""
+    """The data that checks judge. `links` and `meeting` are empty for one host."""
 
     plan: CheckPlan
     hosts: tuple[Host, ...]
@@ -66,7 +66,7 @@ class Job:
 
 @dataclass
 class Seen:
-    """What one check makes of the job: per host what was seen, or why nothing could be; and what is wrong."""
+    """The result of one check: per host what was seen, or why nothing could be, and the findings."""
 
     values: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -29,7 +29,7 @@ _SEND_S = 10.0
 
 @dataclass
 class RemoteHost:
-    """A host that came: its connection, what it said of itself, and when."""
+    """A host that joined: its connection, its first message, and when it came."""
 
     sock: socket.socket
     hello: Message

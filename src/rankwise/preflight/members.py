@@ -17,7 +17,7 @@ from rankwise.preflight.wire import Message
 
 @dataclass
 class Member:
-    """One host: what it was told about the job, when it was started, and how to ask it."""
+    """One host: its options, when it was started, and how to send it a command."""
 
     name: str
     options: dict[str, Any]
@@ -56,7 +56,7 @@ def _started_s(remote: RemoteHost, began: float) -> float:
 
 
 class Agent:
-    """One host's hands. Commands come from another machine: each is looked up in a table, and what it asks for is bounded."""
+    """Runs commands on one host. They come from another machine: each is looked up in a table, and its work is bounded."""
 
     def __init__(self, here: Here, probes: Probes | None, look: Callable[[], dict[str, Facts]]) -> None:
         self.here, self.probes = here, probes

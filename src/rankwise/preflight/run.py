@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 def run_check(plan: CheckPlan, say: Say) -> dict[str, Any]:
-    """The report as a document. `say` hears what is being done; whatever happens, it ends within the plan's limit and a little."""
+    """The report as a JSON document. `say` is called with each step; the check ends soon after the plan's time limit at the latest."""
     started = time.monotonic()
     torch = TorchProcess()
     try:
@@ -57,7 +57,7 @@ def _alone(here: Here, say: Say) -> Job:
 def _local_collective(here: Here, say: Say) -> Facts:
     """Two ranks of our own, through gloo, and through NCCL where there are two GPUs."""
     if here.ranks < 2:
-        return {"blind": "one rank has nobody to reduce with"}
+        return {"blind": "one rank has no other to reduce with"}
     first = here.torch.facts(here.patience_s())
     if "error" in first:
         return {"blind": "torch cannot be imported"}

@@ -28,7 +28,7 @@ _ALL_PAIRS_UP_TO = 8  # hosts; beyond that two rounds and a third for the suspec
 
 
 class Survey:
-    """One survey of a circle of hosts; its token opens their probes. A host that does not answer in time is gone, and not asked again."""
+    """Measures a set of hosts; the token opens their probes. A host that does not answer in time is gone, and not asked again."""
 
     def __init__(self, members: list[Member], seconds_left: Callable[[], float], say: Callable[[str], None]) -> None:
         self._members, self._seconds_left, self._say_here = members, seconds_left, say
@@ -193,7 +193,7 @@ def second_look(names: list[str], good: Iterable[Pair], bad: Iterable[Pair]) -> 
 
 
 def _tournament(names: list[str]) -> list[list[Pair]]:
-    """Everybody with everybody, by the circle method: one stays, the others move on by one seat."""
+    """Every pair of hosts, by the circle method of tournaments: one host stays, the others move on by one place."""
     order: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     rounds = []
     for _ in range(len(order) - 1):

@@ -46,7 +46,7 @@ class TorchProcess:
         return (task.result or {}) if task.wait(timeout_s) else {"error": f"no answer within {timeout_s:.0f} s"}
 
     def ask(self, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """What was answered, what came later over what came before; `error` where something went wrong, `timed_out` where it was late."""
+        """The child's answers merged, later ones over earlier; `error` where something went wrong, `timed_out` where none came in time."""
         deadline = time.monotonic() + timeout_s
         facts, process = self.facts(timeout_s), self._process
         if "error" in facts or process is None or process.stdin is None:

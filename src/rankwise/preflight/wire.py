@@ -20,11 +20,11 @@ Message = dict[str, Any]
 
 
 class Gone(OSError):
-    """The other side has closed, sent something else than a message, or did not answer in time."""
+    """The other host closed the connection, sent no valid message, or did not answer in time."""
 
 
 def token_of(job_id: str) -> str:
-    """What hosts of one job have in common: it tells jobs apart and is not a secret."""
+    """A token that all hosts of a job share: it tells jobs apart and is not a secret."""
     return hashlib.blake2s(job_id.encode(), person=b"rwcheck").hexdigest()
 
 

@@ -21,7 +21,7 @@ _START = os.urandom(4).hex()
 
 
 class Guard:
-    """`token`: what a client has to show; none where anybody may ask. `is_loopback`: nobody else on the network can reach us."""
+    """`token`: the bearer token that requests must carry; empty for none. `is_loopback`: the server listens on loopback only."""
 
     def __init__(self, token: str, is_loopback: bool) -> None:
         self._token, self.is_loopback = token.encode(), is_loopback
@@ -57,7 +57,7 @@ class Guard:
 
 
 def request_id(given: str) -> str:
-    """The client's own, where it can stand in a log."""
+    """The client's own id, where it is short and printable."""
     if given and len(given) <= 128 and given.isascii() and given.isprintable():
         return given
     return f"{_START}-{next(_numbers):x}"

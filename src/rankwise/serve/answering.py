@@ -17,7 +17,7 @@ Batches = dict[int, tuple[int, int]]  # by rows: how often, and nanoseconds
 
 
 class Tally:
-    """How often and how long, by what happened: success, fail, cache_hit, cache_miss; count and nanoseconds, as the protocol has them."""
+    """Counts and nanoseconds of requests by outcome (success, fail, cache_hit, cache_miss), as the protocol's statistics have them."""
 
     def __init__(self) -> None:
         self.last_ms = 0
@@ -75,13 +75,13 @@ class Answering:
         return InferResponse(self.name, self.version, request.id, outputs, parameters)
 
     async def load(self, said: Any = None) -> None:
-        """`said`: what it is from now on, of the type `described_by`. Raises Unavailable where it cannot be had."""
+        """`said`: its new entry in MODELS.toml, of the type `described_by`. Raises Unavailable where it cannot be loaded."""
 
     def unload(self) -> None: ...
 
     def discard(self) -> None:
-        """Nobody knows it any more."""
+        """It was removed from the catalogue: free what it holds."""
 
     def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
-        """How often so many rows ran together, of the pool's numbers."""
+        """How often batches of each size ran, by the pool's counters."""
         return {}

@@ -25,7 +25,7 @@ _LONGEST_SHADOW_S = 60.0
 
 
 class Catalogue:
-    """`make` makes what is served of an entry; `source` reads the file anew, where there is one; `count` counts what shadows answered."""
+    """`make` makes the model of an entry; `source` reads MODELS.toml again, where there is one; `count` counts what shadows answered."""
 
     def __init__(self, file: ModelsFile, pool: Pool, make: Make, count: Count, source: Source | None = None) -> None:
         self.pool, self._make, self._count, self._source = pool, make, count, source
@@ -57,7 +57,7 @@ class Catalogue:
 
     @property
     def waiting(self) -> list[Answering]:
-        """What has to be loaded and is not."""
+        """The models that have to be loaded before the server is ready, and are not yet."""
         return [model for model in self.all if model.preload and model.state != "READY" and model.reason != "unloaded"]
 
     async def load_all(self) -> None:

@@ -28,7 +28,7 @@ def checked_inputs(request: InferRequest, model: str, inputs: Specs, outputs: Sp
 
 
 def named_outputs(result: Any, model: str, outputs: Specs) -> list[Output]:
-    """What the model gave, by the names of its outputs."""
+    """The model's outputs by their names."""
     found = _as_outputs(result)
     if outputs:
         if isinstance(result, Mapping) and {name for name, _ in found} >= {spec.name for spec in outputs}:

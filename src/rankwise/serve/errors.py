@@ -13,7 +13,7 @@ _GRPC = {
 
 
 class RequestError(Exception):
-    """A request that is not answered with a result."""
+    """A request failed; the error that its client gets."""
 
     status = 400
     model = ""  # the model that was asked, if any
@@ -34,7 +34,7 @@ class NotFound(RequestError):
 
 
 class NotAllowed(RequestError):
-    """This path knows other methods only."""
+    """The path exists, but not for this HTTP method."""
 
     status = 405
 
@@ -48,7 +48,7 @@ class Unavailable(RequestError):
 
 
 class ModelFailed(RequestError):
-    """The model raised, or gave what cannot be answered with."""
+    """The model raised, or returned something that cannot be sent."""
 
     status = 500
 
@@ -64,7 +64,7 @@ _OF_POOL: dict[type[RankwiseError], int] = {
 
 
 def as_request_error(error: BaseException, model: str) -> RequestError:
-    """What came out of the pool, for the client: what happened, never a traceback."""
+    """The error for the client of an exception from the pool: one sentence, never a traceback."""
     if isinstance(error, RequestError):
         return error
     said = _sentence(error)

@@ -17,7 +17,7 @@ class Health:
         self._done, self._moved = -1, time.monotonic()
 
     def look(self, now: float) -> None:
-        """Now and then: whether anything moves."""
+        """Note whether the pool makes progress; called now and then."""
         stats = self._catalogue.pool.stats()
         models = stats["models"].values()
         done = sum(n["completed"] + n["failed"] + n["cancelled"] for n in models)
@@ -41,6 +41,6 @@ class Health:
         return "; ".join(f"model {model.name!r} is {model.state}" + (f": {model.reason}" if model.reason else "") for model in waiting)
 
     def check_control(self) -> None:
-        """Raises where anybody in the network could load and unload models."""
+        """Raises where any client on the network could load and unload models."""
         if not self._may_control:
             raise RequestError("models can be loaded and unloaded only over loopback, or with a token", 403)

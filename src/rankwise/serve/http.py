@@ -63,7 +63,7 @@ class HttpServer:
                 connection.check(now)
 
     async def drain(self, timeout_s: float) -> None:
-        """What is being answered is finished; everybody else goes at once."""
+        """Finish the requests that are being answered; close all other connections at once."""
         self.is_draining = True
         end = time.monotonic() + timeout_s
         while self.connections and time.monotonic() < end:

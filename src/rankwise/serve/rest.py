@@ -145,7 +145,7 @@ def as_written(answer: InferResponse, wanted: Wanted) -> HttpResponse:
 
 
 async def written(answer: InferResponse, wanted: Wanted, accepts: str) -> HttpResponse:
-    """The same, as the client's Accept-Encoding has it."""
+    """The same, compressed where the client's Accept-Encoding allows it."""
     response, encoding = as_written(answer, wanted), _wanted_encoding(accepts)
     if encoding and response.length >= _LEAST:
         parts = response.parts

@@ -81,7 +81,7 @@ class Served(Answering):
         self.state, self.reason = "UNAVAILABLE", "unloaded"
 
     def discard(self) -> None:
-        """Nobody knows it any more."""
+        """It was removed from the catalogue: take it out of the pool."""
         self.state, self.reason = "UNAVAILABLE", "unloaded"
         if self._threads is None:
             self._pool.remove(self.key)
@@ -99,11 +99,11 @@ class Served(Answering):
             self.asked = subtracted(self.numbers()["batches"], before)
 
     def numbers(self) -> dict[str, Any]:
-        """The pool's, of this moment."""
+        """The pool's counters of this model, now."""
         return dict(self._pool.stats()["models"][self.key])
 
     def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
-        """Without what we asked ourselves."""
+        """Without the batches that the server itself ran to find out the outputs."""
         return subtracted(numbers["batches"], self.asked) if numbers is not None else {}
 
     async def _ask_with_zeros(self) -> None:

@@ -88,7 +88,7 @@ class Server:
         return Served(said, self._pool, self._threads, self._findings.note)
 
     async def start(self) -> None:
-        """Listens at once, and loads what has to be loaded meanwhile."""
+        """Listen at once; models are loaded meanwhile."""
         logging.getLogger("rankwise.pool").addHandler(self._findings)
         self._stop_reading = self._pool.read_in(asyncio.get_running_loop())
         if self._options.http:
@@ -184,7 +184,7 @@ async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio
 
 
 def front_end_count(said: int | str) -> int:
-    """Where cores are few, they would take the workers'."""
+    """None by default where cores are few: front ends would take them from the workers."""
     if said == "auto":
         return _FRONT_ENDS if this_machine().cores >= _LEAST_CORES else 0
     if type(said) is not int or not 0 <= said <= 64:

@@ -28,9 +28,8 @@ def serve(
 ) -> Serving | None:
     """Serve all models of a pool.
 
-    `inputs` and `outputs` say, by model, what these are: `{"mlp": [("x", "FP32", [-1, 784])]}`; `virtual` are models
-    made of others. `options` are those of
-    `rankwise.serve.server.Options`: `http`, `grpc`, `token`, … With `block=False` the server runs in a thread, until `close()`.
+    `inputs` and `outputs` declare tensors by model: `{"mlp": [("x", "FP32", [-1, 784])]}`; `virtual` are models made of others. `options`
+    are those of `rankwise.serve.server.Options`: `http`, `grpc`, `token`, … With `block=False` it runs in a thread until `close()`.
     """
     _check_options(options)
     if entries is None:
@@ -55,7 +54,7 @@ class Serving:
 
     @property
     def http(self) -> str:
-        """HOST:PORT, as it is listened on."""
+        """HOST:PORT that the server listens on."""
         return _shown(self.server.http_address)
 
     @property

@@ -35,7 +35,7 @@ class Tracing:
 
     @contextmanager
     def span(self, name: str, headers: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
-        """What is put into the dict stands in the span: `model`, `status`, `id`, `error`."""
+        """What the caller puts into the dict becomes attributes of the span: `model`, `status`, `id`, `error`."""
         said: dict[str, Any] = {}
         if self._tracer is None or path in _QUIET:
             yield said

@@ -32,7 +32,7 @@ class Virtual(Answering):
         self._said, self._find, self._is_unloaded = said, find, False
 
     async def load(self, said: Any = None) -> None:
-        """With what it is made of, where that is not there."""
+        """Loads the models it is made of, too, where they are not loaded."""
         self._said = said or self._said
         for target in self._targets():
             if target.state != "READY":
@@ -40,7 +40,7 @@ class Virtual(Answering):
         self._is_unloaded = False
 
     def unload(self) -> None:
-        """What it is made of stays."""
+        """The models it is made of stay loaded."""
         self._is_unloaded = True
 
     # What it is follows from what it is made of, and may change with it.
@@ -105,7 +105,7 @@ class Virtual(Answering):
 
 
 def _key(request: InferRequest) -> str | None:
-    """Whoever sends the same parameter `key` gets the same model."""
+    """Requests with the same parameter `key` go to the same model."""
     key = request.parameters.get("key")
     if key is not None and type(key) not in (str, int):
         raise RequestError("the parameter key has to be a text or a whole number")

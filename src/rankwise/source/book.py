@@ -34,7 +34,7 @@ _ENOUGH = 64  # a condition that is not understood for so many ranks is not unde
 
 @dataclass
 class SourceBook:
-    """The user's files, parsed on first use. Files that do not parse are simply not understood."""
+    """The user's files, parsed on first use. A file that does not parse is treated as unknown."""
 
     sources: dict[str, str]
     local_ranks: dict[int, int] | None = None  # by rank; None for a job on one host, where they are the ranks

@@ -21,7 +21,7 @@ _LONGEST_FILE = 2_000_000  # characters: longer ones are generated, and take sec
 
 
 def once(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
-    """A method that works each answer out once per object: files do not change while a verdict is found."""
+    """Cache a method's results per object: files do not change while a verdict is derived."""
 
     @wraps(method)
     def ask(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -35,7 +35,7 @@ class RankState:
 
 
 def rank_states(reported: ReportedJob) -> list[RankState]:
-    """One per rank that was seen, then one per rank that the world size promises but nobody saw."""
+    """One per rank that was seen, then one per rank that the world size includes but was not seen."""
     seen = [_seen(reported, reported.job.ranks[rank]) for rank in sorted(reported.job.ranks)]
     unseen = (RankState(rank, "never seen", "unseen", is_culprit=rank in reported.culprits) for rank in _missing(reported))
     return sorted([*seen, *unseen], key=lambda state: state.rank)

@@ -154,7 +154,7 @@ class _Group:
 
 
 def build_timeline(reported: ReportedJob) -> Timeline:
-    """Worth drawing is a group where ranks part or wait; where there is none, the largest group."""
+    """The groups in which ranks diverge or wait; the largest group where there is none."""
     tracks, left_out = _tracks(reported)
     groups = [_Group(name, tracks[name], bool(reported.culprits)) for name in sorted(tracks, key=lambda name: (len(name), name))]
     waited_in = {wait.group or "" for wait in reported.waiting.values()}

@@ -13,7 +13,7 @@ _CODE = re.compile(r"^(RW\d{3}) ")
 
 
 class Findings(logging.Handler):
-    """Told by whoever answers requests, and by the pool's log: workers that died, rows that are not batched any more."""
+    """Collects failed requests, and warnings of the pool's log: workers that died, rows that are not batched any more."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
