@@ -22,6 +22,7 @@ WHOLE = Finding(
     next=("do this", "do that"),
     deadlock=True,
 )
+LEAST = {"code": "RW900", "name": "unknown-cause", "severity": "error", "certain": False, "summary": "nothing known"}
 
 
 @pytest.mark.parametrize(
@@ -74,9 +75,9 @@ def test_keys_it_does_not_know_are_ignored() -> None:
 
 
 def test_what_is_missing_takes_its_default() -> None:
-    found = Finding.from_dict({"code": "RW900", "name": "unknown-cause"})
+    found = Finding.from_dict(LEAST)
 
-    assert (found.severity, found.certain, found.culprits, found.next, found.deadlock) == ("error", False, (), (), False)
+    assert (found.culprits, found.next, found.deadlock) == ((), (), False)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +86,12 @@ def test_what_is_missing_takes_its_default() -> None:
         {"severity": "fatal"},
         {"culprits": ["rank 1"]},
         {"waiting": [None]},
+        {"certain": "yes"},
     ],
 )
 def test_what_is_wrong_is_said(broken: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        Finding.from_dict({"code": "RW900", "name": "unknown-cause", **broken})
+        Finding.from_dict({**LEAST, **broken})
 
 
 def test_another_severity_changes_nothing_else() -> None:
@@ -97,7 +99,7 @@ def test_another_severity_changes_nothing_else() -> None:
 
 
 _TEXTS = st.text(max_size=20)
-_NUMBERS = st.none() | st.integers()
+_NUMBERS = st.none() | st.integers(-(1 << 63), (1 << 63) - 1)
 _PLACES = st.builds(Place, _NUMBERS, st.none() | _TEXTS, _NUMBERS, st.none() | _TEXTS, _NUMBERS, st.none() | _TEXTS)
 
 

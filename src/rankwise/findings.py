@@ -6,8 +6,9 @@ import signal
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from rankwise.thaw import thaw
+
 Severity = Literal["error", "warning", "info"]
-_SEVERITIES = ("error", "warning", "info")
 
 
 @dataclass(frozen=True)
@@ -71,23 +72,9 @@ class Finding:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Finding:
-        """Rebuild a finding from its JSON; unknown keys are ignored, wrong types raise ValueError."""
-        severity = data.get("severity", "error")
-        if severity not in _SEVERITIES:
-            raise ValueError(f"severity must be one of {_SEVERITIES}, not {severity!r}")
-        return Finding(
-            code=str(data["code"]),
-            name=str(data["name"]),
-            severity=severity,
-            certain=bool(data.get("certain")),
-            summary=str(data.get("summary", "")),
-            culprits=tuple(Place(**_known(Place, p)) for p in data.get("culprits", ())),
-            waiting=tuple(Wait(**_known(Wait, w)) for w in data.get("waiting", ())),
-            why=str(data.get("why", "")),
-            next=tuple(str(step) for step in data.get("next", ())),
-            deadlock=bool(data.get("deadlock")),
-            stage=str(data.get("stage", "")),
-        )
+        """A finding from its JSON form; unknown keys are ignored, wrong types raise ValueError."""
+        found: Finding = thaw(Finding, data)
+        return found
 
 
 def where(file: str | None, line: int | None, function: str | None) -> str:
@@ -119,9 +106,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _known(cls: type, data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise ValueError(f"expected an object for {cls.__name__}, not {type(data).__name__}")
-    return {key: value for key, value in data.items() if key in cls.__dataclass_fields__}  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_type_hints
 
 from rankwise.evidence.stack import Stack
-from rankwise.evidence.thaw import thaw
+from rankwise.thaw import thaw
 
 _MOST = 6000  # records kept of a kind: the first and the last
 

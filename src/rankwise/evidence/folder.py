@@ -18,8 +18,8 @@ from typing import Any
 
 from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
 from rankwise.evidence.records import Call, Frame, JobEvidence, RankEvidence, Stack
-from rankwise.evidence.thaw import freeze, thaw
 from rankwise.files import write_whole
+from rankwise.thaw import freeze, thaw
 
 FORMAT = 1
 _HEADER = struct.Struct("<4sI")

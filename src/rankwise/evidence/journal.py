@@ -9,7 +9,7 @@ from typing import Any
 
 from rankwise.evidence.audit import AuditLog
 from rankwise.evidence.records import Caught, Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
-from rankwise.evidence.thaw import thaw
+from rankwise.thaw import thaw
 
 _MAX_BYTES = 32 << 20
 

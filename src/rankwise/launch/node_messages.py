@@ -11,9 +11,9 @@ from typing import Any
 
 from rankwise.evidence.folder import pack_log, rank_as_dict, rank_from_dict, without
 from rankwise.evidence.records import JobEvidence, RankEvidence
-from rankwise.evidence.thaw import thaw
 from rankwise.findings import Finding
 from rankwise.launch.store_relay import MAX_VALUE
+from rankwise.thaw import thaw
 
 # what unpacking a damaged message may raise
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from rankwise.evidence.thaw import thaw
 from rankwise.files import write_whole
 from rankwise.findings import Finding
 from rankwise.report.wording import duration_text
+from rankwise.thaw import thaw
 
 Outcome = Literal["completed", "crashed", "hung", "stalled", "running"]
 SCHEMA = 1

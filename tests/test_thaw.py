@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwise.evidence.records import Call, Ended, Frame, Helper, HostFacts, Init, JobEvidence, Model, RankEvidence, Sample, Thread
-from rankwise.evidence.thaw import freeze, thaw
+from rankwise.thaw import freeze, thaw
 from tests.evidence.strategies import FUZZ, json_values, records
 
 PLAIN = [Frame, Thread, Call, Ended, Init, Model, Sample, Helper, HostFacts]
