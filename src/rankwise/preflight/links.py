@@ -97,7 +97,7 @@ def _measure_packets(address: str, port: int, token: bytes) -> Facts:
                         furthest, counted = echoed, count
     if not seen:
         return {}
-    # The last echo says how many packets had arrived by then; packets sent after it are left out, as their fate is unknown.
+    # The echo of the latest packet says how many had arrived by then; packets sent after it are left out, as their fate is unknown.
     lost_out = max(0.0, 1 - counted / (furthest + 1))
     lost_back = max(0.0, 1 - len(seen) / max(1, counted))
     return {"rtt_s": best, "lost_out": round(lost_out, 3), "lost_back": round(lost_back, 3)}

@@ -57,7 +57,7 @@ class Guard:
 
 
 def request_id(given: str) -> str:
-    """The client's own id, where it is short and printable."""
+    """The client's own id where it is short and printable, else a new one."""
     if given and len(given) <= 128 and given.isascii() and given.isprintable():
         return given
     return f"{_START}-{next(_numbers):x}"

@@ -184,7 +184,7 @@ async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio
 
 
 def front_end_count(said: int | str) -> int:
-    """None by default where cores are few: front ends would take them from the workers."""
+    """0 by default where cores are few: front ends would take them from the workers."""
     if said == "auto":
         return _FRONT_ENDS if this_machine().cores >= _LEAST_CORES else 0
     if type(said) is not int or not 0 <= said <= 64:
