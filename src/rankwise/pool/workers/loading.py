@@ -114,7 +114,7 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> Loaded:
         _warm_up(built, warmup, device)
     if weights_fd is not None:
         with suppress(OSError):  # no memory for the copy, or a limit of files: the model keeps its own
-            share_weights(built, weights_fd)
+            share_weights(built, weights_fd, bool(spec["program"]))
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
     return Loaded(
         spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"], stamp=stamp
