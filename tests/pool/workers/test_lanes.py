@@ -67,3 +67,4 @@ def test_arrays_of_one_message_are_apart_and_begin_where_torch_lets_tensors_begi
     assert [tensor.dtype for tensor in got] == [kind] * 5 and [tuple(tensor.shape) for tensor in got] == [shape] * 5
     assert all(torch.equal(got[i], sent[i]) for i in (0, 2, 3, 4))
     assert not sent.numel() or all(tensor.data_ptr() % 64 == 0 and tensor.is_contiguous() for tensor in got)
+    assert all(not tensor.storage_offset() and tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in got)
