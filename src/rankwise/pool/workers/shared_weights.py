@@ -18,7 +18,7 @@ from rankwise.pool.memory.shared_memory import Segment, rounded
 
 _LEAST_BYTES = 64 << 10  # smaller parameters stay where they are
 _PIECE = 1 << 30  # bytes that are written at once; the kernel takes no more than two of these
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
+_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 _libc = ctypes.CDLL(None)
 
 
