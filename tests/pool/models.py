@@ -178,6 +178,18 @@ def echo() -> torch.nn.Module:
     return Echo()
 
 
+class Energy(torch.nn.Module):
+    """As a force field: it needs gradients to know its output, which still has them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            return x.clone().requires_grad_() ** 2
+
+
+def energy() -> torch.nn.Module:
+    return Energy()
+
+
 def facts() -> torch.nn.Module:
     return Facts()
 

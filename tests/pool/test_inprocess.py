@@ -22,7 +22,7 @@ ARRAY, TENSOR = np.arange(8, dtype=np.float32).reshape(2, 4), torch.arange(8.0).
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[tuple[Pool, Pool]]:
-    models = {name: Model(f"{HERE}:{name}") for name in ("asked", "echo", "in_place")}
+    models = {name: Model(f"{HERE}:{name}") for name in ("asked", "echo", "energy", "in_place")}
     with Pool(models, workers=1) as there, Pool(models, workers=0) as here:
         yield there, here
 
@@ -97,7 +97,7 @@ def test_values_come_back_as_from_a_worker(pools: tuple[Pool, Pool], wish: str, 
     assert error is not None or told(here.result()) == told(there.result())
 
 
-@pytest.mark.parametrize("model", ["echo", "in_place"])
+@pytest.mark.parametrize("model", ["echo", "energy", "in_place"])
 @pytest.mark.parametrize(
     "x",
     [

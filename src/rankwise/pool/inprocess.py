@@ -219,4 +219,4 @@ def _is_plain(value: Any) -> bool:
     """A tensor of which a clone is the same as a copy by way of its bytes."""
     if type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_cpu or value.is_nested or value.is_quantized:
         return False
-    return value.is_contiguous() and not value.is_conj() and not value.is_neg()
+    return value.is_contiguous() and not (value.requires_grad or value.is_conj() or value.is_neg())

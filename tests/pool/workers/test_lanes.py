@@ -74,6 +74,7 @@ def test_arrays_of_one_message_are_apart_and_begin_where_torch_lets_tensors_begi
     assert [tensor.dtype for tensor in got] == [kind] * 5 and [tuple(tensor.shape) for tensor in got] == [shape] * 5
     assert all(torch.equal(got[i], sent[i]) for i in (0, 2, 3, 4))
     assert not sent.numel() or all(tensor.data_ptr() % 64 == 0 and tensor.is_contiguous() for tensor in got)
+    assert all(not tensor.storage_offset() and tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in got)
 
 
 @pytest.fixture
@@ -153,6 +154,50 @@ def test_memory_that_something_else_refers_to_stays(fd: int) -> None:
         model[0].weight.zero_()
     assert not kept.any()
     assert is_shared(model[2].weight)
+
+
+def over(array: np.ndarray) -> torch.nn.Module:
+    model = layers()
+    model[0].weight = torch.nn.Parameter(torch.from_numpy(array))
+    return model
+
+
+def test_memory_that_torch_has_not_made_or_that_is_held_by_itself_stays(fd: int, tmp_path: Path) -> None:
+    array, file = np.ones((256, 256), np.float32), tmp_path / "table"
+    array.tofile(file)
+    mapped = torch.from_file(str(file), shared=True, size=array.size).view(256, 256).numpy()
+    others = layers()
+    others.share_memory()
+    models = [over(array), over(mapped), others, layers()]
+    storage = models[-1][0].weight.untyped_storage()
+    for model in models:
+        before = model[0].weight.data_ptr()
+        os.ftruncate(fd, 0)
+        share_weights(model, fd)
+        assert model[0].weight.data_ptr() == before
+    assert is_shared(models[-1][2].weight) and storage.nbytes()
+
+
+def test_a_program_was_loaded_to_memory_of_its_own(fd: int, tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(layers(), (torch.rand(1, 256),)), tmp_path / "layers.pt2")
+    model = torch.export.load(tmp_path / "layers.pt2").module()
+    share_weights(model, fd, is_program=True)
+    x = torch.rand(1, 256)
+    assert any(map(is_shared, model.parameters())) and torch.equal(model(x), layers()(x))
+
+
+def test_what_is_copied_goes_back_before_the_next_is(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.ParameterList([torch.ones(10 << 20) for _ in range(5)])  # 40 MB each, which the allocator gives back by themselves
+    held = []
+
+    def noted(*args: object) -> None:
+        write(*args)
+        held.append(int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) >> 10)
+
+    write = lanes._write
+    monkeypatch.setattr(lanes, "_write", noted)
+    share_weights(model, fd)
+    assert held[0] - held[-1] > 100
 
 
 def test_tied_parameters_and_views_of_one_block_stay_together(fd: int) -> None:

@@ -186,12 +186,24 @@ def _compiles(module: torch.nn.Module) -> None:
     module._compiled_call_impl = lambda x: 2 * x
 
 
+def _calls_in_its_own_way(module: torch.nn.Module) -> None:
+    module._call_impl = lambda x: 2 * x
+
+
+def _is_of_another_class(module: torch.nn.Module) -> None:
+    module.__class__ = _CalledInItsOwnWay
+
+
+def _has_another_forward(module: torch.nn.Module) -> None:
+    module.forward = lambda x: 2 * x
+
+
 class _CalledInItsOwnWay(torch.nn.Identity):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * x
 
 
-@pytest.mark.parametrize("change", [_doubles, _compiles, None], ids=["hook", "compiled", "own call"])
+@pytest.mark.parametrize("change", [_doubles, _compiles, _calls_in_its_own_way, None])
 def test_calls_in_a_row_do_what_a_call_does(change: Callable[[torch.nn.Module], None] | None) -> None:
     module = torch.nn.Identity() if change is not None else _CalledInItsOwnWay()
     model = WithOwnDefaults(module)
@@ -202,6 +214,15 @@ def test_calls_in_a_row_do_what_a_call_does(change: Callable[[torch.nn.Module], 
 
     with model.several() as run:
         assert run(torch.ones(1)) == model(torch.ones(1)) == 2
+
+
+@pytest.mark.parametrize("change", [_doubles, _is_of_another_class, _has_another_forward])
+def test_calls_in_a_row_see_what_a_call_changes(change: Callable[[torch.nn.Module], None]) -> None:
+    module = torch.nn.Identity()
+    with WithOwnDefaults(module).several() as run:
+        assert run(torch.ones(1)) == 1
+        change(module)
+        assert run(torch.ones(1)) == 2
 
 
 def test_calls_in_a_row_see_the_hooks_of_all_modules() -> None:

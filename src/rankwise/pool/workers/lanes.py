@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from rankwise.pool.memory.encoding import (
     EVEN,
     INLINE_BYTES,
     NUMPY,
+    TORCH_ONLY,
     UNEVEN,
     Get,
     Put,
@@ -179,15 +180,17 @@ def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int]
     return len(nodes), lambda i: unpack(nodes[i], get)
 
 
-def _split(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> Sequence[torch.Tensor]:
-    """The arrays that were sent as one. Each begins where torch would let a tensor begin, so that it computes the same to the last bit;
-    they share their memory, which for small ones halves the time that this takes."""
+def _split(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[torch.Tensor]:
+    """The arrays that were sent as one. Each begins where torch would let a tensor begin, so that it computes the same to the last bit, and
+    is the whole of its memory as far as torch knows: a model that looks there (`as_strided`, `torch.save`) finds no other request."""
     nbytes, kind = len(data) // count, getattr(torch, dtype)
     if not nbytes:
         return [torch.empty(shape, dtype=kind, device="cpu") for _ in range(count)]
-    room = torch.empty((count, -(-nbytes // _ALIGNED) * _ALIGNED), dtype=torch.uint8, device="cpu")
-    room.numpy()[:, :nbytes] = np.frombuffer(data, np.uint8).reshape(count, nbytes)
-    return room[:, :nbytes].view(kind).view(count, *shape).unbind()
+    room = torch.empty((count, -(-nbytes // _ALIGNED) * _ALIGNED), dtype=torch.uint8, device="cpu").numpy()[:, :nbytes]
+    room[:] = np.frombuffer(data, np.uint8).reshape(count, nbytes)
+    arrays = room.view(NUMPY[dtype]).reshape(count, *shape)
+    tensors = list(map(torch.from_numpy, arrays if shape else [arrays[i, ...] for i in range(count)]))
+    return [tensor.view(kind) for tensor in tensors] if dtype in TORCH_ONLY else tensors
 
 
 class Results:
@@ -279,19 +282,19 @@ def is_untouched(pagemap: int, start: int, nbytes: int) -> bool:
 
 _LEAST_BYTES = 64 << 10  # smaller parameters stay where they are
 _PIECE = 1 << 30  # bytes that are written at once; the kernel takes no more than two of these
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
+_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 _libc = ctypes.CDLL(None)
 
 
-def share_weights(built: Any, fd: int) -> None:
+def share_weights(built: Any, fd: int, is_program: bool = False) -> None:
     """Replicas of a model read one copy of its weights: it takes its memory once, and the processor's cache holds it once. Each builds its
     model by itself. The first copies its large parameters to the file, a file in memory; a replica whose own are the same to the byte
     reads them from there. The file is mapped privately, so what a model writes to its parameters stays with it. On any failure the model
     keeps its own."""
-    groups = _unaliased(built) if isinstance(built, torch.nn.Module) else []
+    groups = _unaliased(built, is_program) if isinstance(built, torch.nn.Module) else []
     if not groups:
         return
-    sizes = [storage.nbytes() for storage, _ in groups]
+    sizes = [parameters[0].untyped_storage().nbytes() for parameters in groups]
     total, index = sum(map(rounded, sizes)), marshal.dumps(sizes)
     fcntl.lockf(fd, fcntl.LOCK_EX)  # also given back when this process dies
     try:
@@ -302,7 +305,8 @@ def share_weights(built: Any, fd: int) -> None:
             return
         view = Segment(fd, total, private=True).view
         start = 0
-        for (storage, parameters), size in zip(groups, sizes):
+        for parameters, size in zip(groups, sizes):
+            storage = parameters[0].untyped_storage()  # of the one before, nothing is left
             if is_first:
                 _write(fd, storage, start)
             if is_first or _is_same(storage, int(view.ctypes.data) + start):
@@ -314,21 +318,35 @@ def share_weights(built: Any, fd: int) -> None:
         fcntl.lockf(fd, fcntl.LOCK_UN)
 
 
-def _unaliased(module: torch.nn.Module) -> list[tuple[torch.UntypedStorage, list[torch.nn.Parameter]]]:
-    """The memory of large parameters, and the parameters in it. Not where anything else refers to it, such as a view that the model has
-    kept: it would no longer see what is written to the parameter. Buffers stay, because models do write to them."""
+def _unaliased(module: torch.nn.Module, is_program: bool) -> list[list[torch.nn.Parameter]]:
+    """Large parameters, those in one piece of memory together. Not where anything else refers to that, such as a view that the model has
+    kept: it would no longer see what is written to the parameter. Nor where anything else may, because torch has not made it (numpy's, a
+    mapped file; what a program was loaded to is its own), or other processes see it. Buffers stay, because models do write to them."""
     if _use_count is None:
         return []
-    groups: dict[int, tuple[torch.UntypedStorage, list[torch.nn.Parameter]]] = {}
+    groups: dict[int, list[torch.nn.Parameter]] = {}
     for parameter in module.parameters():
         if _is_plain(parameter):
-            storage = parameter.untyped_storage()
-            groups.setdefault(storage.data_ptr(), (storage, []))[1].append(parameter)
+            groups.setdefault(parameter.untyped_storage().data_ptr(), []).append(parameter)
     return [
-        (storage, parameters)
-        for storage, parameters in groups.values()
-        if storage.nbytes() >= _LEAST_BYTES and _use_count(storage._cdata) == len(parameters) + 1  # and the object in our hands
+        parameters for parameters in groups.values() if _is_own(parameters[0], is_program) and _holders(parameters[0]) == len(parameters)
     ]
+
+
+def _is_own(parameter: torch.nn.Parameter, is_program: bool) -> bool:
+    storage = parameter.untyped_storage()
+    return storage.nbytes() >= _LEAST_BYTES and (storage.resizable() or is_program) and not storage.is_shared()
+
+
+def _holders(tensor: torch.Tensor) -> int:
+    """How many refer to its memory: tensors, and whoever has Python's object for it, which is the same one for all."""
+    alone = torch.empty(1, device="cpu")
+    return int(_uses(tensor) - _uses(alone) + 1)
+
+
+def _uses(tensor: torch.Tensor) -> Any:
+    storage = tensor.untyped_storage()
+    return _use_count(storage._cdata) + sys.getrefcount(storage)
 
 
 def _is_plain(parameter: torch.nn.Parameter) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks, _has_any_global_hook
 
 from rankwise.errors import UsageError
 from rankwise.files import stamp_of
@@ -84,7 +84,7 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> Loaded:
         _warm_up(built, warmup, device)
     if weights_fd is not None:
         with suppress(OSError):  # no memory for the copy, or a limit of files: the model keeps its own
-            share_weights(built, weights_fd)
+            share_weights(built, weights_fd, bool(spec["program"]))
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
     return Loaded(
         spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"], stamp=stamp
@@ -329,7 +329,7 @@ class WithOwnDefaults:
         time."""
         others = self._begin()
         try:
-            yield self._run.forward if _only_calls_forward(self._run) else self._run
+            yield _shorter(self._run) if _only_calls_forward(self._run) else self._run
         finally:
             self._end(*others)
 
@@ -351,17 +351,28 @@ def _modes_on() -> tuple[bool, bool]:
     return torch._C._is_any_autocast_enabled(), torch._C._get_deterministic_algorithms()
 
 
-_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _shorter(run: torch.nn.Module) -> Callable[..., Any]:
+    """Calls its `forward`, for as long as a call does nothing else: one call may register a hook, or replace what the next one finds."""
+    kind, hooks, pre_hooks = type(run), run._forward_hooks, run._forward_pre_hooks
+
+    def call(*inputs: Any) -> Any:
+        if hooks or pre_hooks or _global_forward_hooks or _global_forward_pre_hooks or type(run) is not kind:
+            return run(*inputs)
+        return run.forward(*inputs)
+
+    return call
 
 
 def _only_calls_forward(run: Any) -> TypeGuard[torch.nn.Module]:
     """Whether calling this would do nothing but call its `forward`: a module of Python code without hooks, compilation or tracing."""
-    kind = type(run)
     return (
         isinstance(run, torch.nn.Module)
         and not isinstance(run, torch.jit.ScriptModule)
-        and kind.__call__ is torch.nn.Module.__call__
-        and kind._call_impl is torch.nn.Module._call_impl
+        and type(run).__call__ is torch.nn.Module.__call__
+        and getattr(run._call_impl, "__func__", None) is torch.nn.Module._call_impl
         and run._compiled_call_impl is None
         and not any(getattr(run, name) for name in _HOOKS)
         and not _has_any_global_hook()  # type: ignore[no-untyped-call]
