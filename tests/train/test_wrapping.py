@@ -12,6 +12,7 @@ from torch import nn
 
 from rankwise.train import wrap
 from rankwise.train.parameters import Seen, find_change
+from rankwise.train.wrapping import numbered
 from tests.train.farm import Farm
 
 JOBS = "tests.train.jobs_wrap"
@@ -131,6 +132,14 @@ def test_a_dry_run_puts_back_buffers_that_forward_replaces() -> None:
     wrap(model, device="cpu", sample=torch.ones(4, 6))
 
     assert model.mean.tolist() == [0.0] * 3 and model.last is None
+
+
+def test_a_gpu_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+
+    assert numbered(torch.device("cuda")) == torch.device("cuda:2")
+    assert numbered(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert numbered(torch.device("cpu")) == torch.device("cpu")
 
 
 class Mean(nn.Module):
