@@ -275,10 +275,10 @@ def plain_dataloaders_by_hand(lengths: list[int], num_steps: int = 12, accumulat
                 return flat(model)
 
 
-def train_counting_tokens(by_hand: bool = False) -> list[float]:
+def train_counting_tokens(by_hand: bool = False, scale: float = 1) -> list[float]:
     """Samples of different weight: the mean over all tokens of a window, not over the means of its batches."""
     data = regression_data(24)
-    tokens = torch.arange(24) % 5 + 1
+    tokens = (torch.arange(24) % 5 + 1) * scale
     model = small_model() if by_hand else wrap(small_model(), device="cpu")
     optimizer = optimizer_of("sgd", model)
     if by_hand:
@@ -291,7 +291,7 @@ def train_counting_tokens(by_hand: bool = False) -> list[float]:
         return flat(model)
     step = Step(model, optimizer, accumulate=2)
     loader = Loader(TensorDataset(*data.tensors, tokens), global_batch_size=4)
-    for x, y, n in step.over(loader, count=lambda batch: int(batch[2].sum())):
+    for x, y, n in step.over(loader, count=lambda batch: batch[2].sum().item()):
         with step:
             loss = ((model(x) - y).square().mean(dim=1) * n).sum() / n.sum()
         step.backward(loss)

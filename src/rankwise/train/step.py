@@ -59,7 +59,7 @@ class Step:
         self.accumulate, self.clip_norm = accumulate, clip_norm
         self.count = 0  # steps of the optimizer
         self.num_skipped = 0  # windows whose gradients were not finite
-        self.num_samples = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
+        self.num_samples: float = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
         self.grad_norm = math.nan  # of the last window, before clipping
         self._autocast: AbstractContextManager[Any] = torch.autocast(device.type, DTYPES[precision]) if precision in DTYPES else _NOTHING
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
