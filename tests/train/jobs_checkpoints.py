@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import mse_loss
 
 from rankwise.errors import UsageError
 from rankwise.train import Checkpoints, Loader, Step, committed, group, sharded_optimizer, wrap
 from rankwise.train.captured import seed_rng
-from tests.train.jobs import flat, regression_data
+from tests.train.jobs import flat, regression_data, small_model
 
 
 def trained(
@@ -309,3 +310,20 @@ def in_parts(model: nn.Module, kind: str) -> nn.Module:
     if kind == "fsdp1":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     return fully_shard(model)
+
+
+def train_in_parts(kind: str, num_steps: int, clip_norm: float) -> list[float]:
+    """What `train_by_hand` does, with the model in parts."""
+    model = in_parts(small_model(), kind)
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), clip_norm=clip_norm)
+    loader = Loader(regression_data(37), global_batch_size=8, shuffle=True, seed=3)
+    while step.count < num_steps:
+        for x, y in step.over(loader):
+            with step:
+                loss = mse_loss(model(x), y)
+            if step.backward(loss) and step.count == num_steps:
+                break
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    return torch.cat([tensor.flatten() for tensor in whole.values()]).tolist() if group.rank() == 0 else []
+
+

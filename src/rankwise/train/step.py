@@ -165,11 +165,15 @@ class Step:
         sparse = [p for p in parameters if p.grad.is_sparse]
         for p in sparse:
             p.grad = p.grad.coalesce()  # a row that came twice is one number of the norm
-        norm = get_total_norm([p.grad._values() if p.grad.is_sparse else p.grad for p in parameters])
+        clip_parts = getattr(self.model, "clip_grad_norm_", None)  # of FSDP1: a rank's gradients are plain tensors, and parts
+        if clip_parts is not None:
+            norm = clip_parts(math.inf if self.clip_norm is None else self.clip_norm)
+        else:
+            norm = get_total_norm([p.grad._values() if p.grad.is_sparse else p.grad for p in parameters])
         self.grad_norm = norm.item()
         if math.isfinite(self.grad_norm):
             self._skips_in_a_row = 0
-            if self.clip_norm is not None:
+            if self.clip_norm is not None and clip_parts is None:
                 clip_grads_with_norm_([p for p in parameters if not p.grad.is_sparse], self.clip_norm, norm)
                 for p in sparse:
                     p.grad._values().mul_(torch.clamp(self.clip_norm / (norm + 1e-6), max=1.0))
