@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import pytest
@@ -157,3 +157,32 @@ def test_a_loader_of_another_world_is_refused(farm: Farm) -> None:
 
     assert [outcome.code for outcome in outcomes] == ["RW001", "RW001"]
     assert "1 rank(s), and now there are 2" in outcomes[1].error
+
+
+def test_loops_over_a_loader_inside_of_a_loop_over_it_change_neither_its_samples_nor_its_place() -> None:
+    loader, other = (Loader(range(24), batch_size=2, shuffle=True) for _ in range(2))  # type: ignore[arg-type]
+    read, places = [], []
+    for number, batch in enumerate(loader):
+        read.append(batch.tolist())
+        if number in (1, 3):
+            list(loader)
+            list(loader)
+        else:
+            places.append((loader.state_dict()["epoch"], loader.state_dict()["done"]))
+
+    assert read == [batch.tolist() for batch in other]
+    assert places == [(0, 2 * number + 2) for number in range(12) if number not in (1, 3)]
+
+
+@pytest.mark.parametrize("num_batches", [3, 13])
+def test_reading_again_after_an_epoch_is_not_what_a_checkpoint_goes_on_with(num_batches: int) -> None:
+    loader = Loader(range(24), batch_size=2, shuffle=True)  # type: ignore[arg-type]
+    places = []
+    for _ in loader.epochs(2):
+        list(loader)
+        list(islice(loader, num_batches))  # how well the model knows what it was trained on
+        places.append((loader.state_dict()["epoch"], loader.state_dict()["done"]))
+
+    assert places == [(1, 0), (2, 0)]
+
+
