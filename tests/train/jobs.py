@@ -146,13 +146,18 @@ def equality_grid(
 
 
 class Stream(IterableDataset[Any]):
-    """A dataset that can only be read from its beginning."""
+    """A dataset that can only be read from its beginning; it may shuffle, with the generators of the process it is read in."""
 
-    def __init__(self, data: Dataset[Any]) -> None:
-        self.data = data
+    def __init__(self, data: Dataset[Any], shuffled: bool = False) -> None:
+        self.data, self.shuffled = data, shuffled
 
     def __iter__(self) -> Any:
-        return (self.data[i] for i in range(len(self.data)))  # type: ignore[arg-type]
+        numbers = list(range(len(self.data)))  # type: ignore[arg-type]
+        if self.shuffled:
+            random.shuffle(numbers)
+            np.random.shuffle(numbers)
+            numbers = [numbers[number] for number in torch.randperm(len(numbers))]
+        return (self.data[i] for i in numbers)
 
 
 class Numbers(Dataset[int]):
@@ -193,10 +198,13 @@ def read_with_breaks(num_epochs: int) -> list[list[int]]:
     return first
 
 
+def loader_of_numbers(length: int, stream: bool = False, shuffled: bool = False, **options: Any) -> Loader:
+    random.seed(group.rank())
+    return Loader(Stream(Numbers(length), shuffled) if stream else Numbers(length), **options)
+
+
 def read_some_then_say_where(num_batches: int, **options: Any) -> tuple[list[list[int]], dict[str, Any]]:
-    stream = options.pop("stream", False)
-    length = options.pop("length")
-    loader = Loader(Stream(Numbers(length)) if stream else Numbers(length), **options)
+    loader = loader_of_numbers(**options)
     read = []
     for batch in loader:
         read.append(batch.tolist())
@@ -206,9 +214,7 @@ def read_some_then_say_where(num_batches: int, **options: Any) -> tuple[list[lis
 
 
 def go_on_reading(state: dict[str, Any], num_epochs: int, **options: Any) -> list[list[list[int]]]:
-    stream = options.pop("stream", False)
-    length = options.pop("length")
-    loader = Loader(Stream(Numbers(length)) if stream else Numbers(length), **options)
+    loader = loader_of_numbers(**options)
     loader.load_state_dict(state)
     return [[batch.tolist() for batch in loader] for _ in loader.epochs(num_epochs)]
 

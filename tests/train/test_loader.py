@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rankwise.train.loader import Loader
 from tests.train.farm import Farm
+from tests.train.jobs import Numbers, Stream
 
 
 def merged(ranks: list[list[list[int]]]) -> list[int]:
@@ -186,3 +189,26 @@ def test_reading_again_after_an_epoch_is_not_what_a_checkpoint_goes_on_with(num_
     assert places == [(1, 0), (2, 0)]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_that_shuffles_gives_each_sample_once_also_after_resuming(farm: Farm, num_workers: int) -> None:
+    common = {"length": 23, "num_workers": num_workers, "shuffled": True, "stream": True}
+    before = farm.run("read_some_then_say_where", 2, num_batches=2, batch_size=3, **common)
+
+    after = farm.run("go_on_reading", 3, state=before[0][1], num_epochs=2, batch_size=2, **common)
+
+    first = merged([read for read, _ in before])
+    rest, next_epoch = (merged([rank[epoch] for rank in after]) for epoch in range(2))
+    assert sorted(first + rest) == sorted(next_epoch) == list(range(23))
+    assert next_epoch != first + rest != list(range(23))
+
+
+def test_what_a_stream_draws_does_not_move_the_generators_of_the_model() -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    expected = torch.rand(()).item(), random.random()
+    torch.manual_seed(1)
+    random.seed(1)
+
+    list(Loader(Stream(Numbers(23), shuffled=True), batch_size=4))
+
+    assert (torch.rand(()).item(), random.random()) == expected

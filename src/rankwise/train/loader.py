@@ -173,7 +173,7 @@ class Loader:
             self.dataset.set_epoch(self.epoch)
         options = self._dataloader_options()
         collate = options.pop("collate_fn", None) or default_collate
-        shard = StreamShard(self.dataset, collate, self.plan, self.rank)  # type: ignore[arg-type]
+        shard = StreamShard(self.dataset, collate, self.plan, self.rank, mixed_seed(self.seed, self.epoch))  # type: ignore[arg-type]
         yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
 
     def _dataloader_options(self) -> dict[str, Any]:
