@@ -327,3 +327,56 @@ def train_in_parts(kind: str, num_steps: int, clip_norm: float) -> list[float]:
     return torch.cat([tensor.flatten() for tensor in whole.values()]).tolist() if group.rank() == 0 else []
 
 
+class HalfUsed(nn.Module):
+    """Of two layers one is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)  # type: ignore[no-any-return]
+
+
+def half_used(folder: Path, kind: str, save_at: tuple[int, ...], until: int = 4) -> tuple[int, list[float]]:
+    """Where it began, and the weights of the used half after so many steps; what is saved before the first step has no state yet."""
+    torch.manual_seed(0)
+    model = HalfUsed()
+    model = wrap(model, device="cpu", sample=torch.zeros(2, 6)) if kind == "ddp" else in_parts(model, kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    step = Step(model, optimizer)
+    loader = Loader(regression_data(16), global_batch_size=4)
+    checkpoints = Checkpoints(folder, model=model, optimizer=optimizer, step=step, loader=loader, sharded=True)
+    began = checkpoints.resume()
+    if step.count in save_at:
+        checkpoints.save(step.count)
+    for x, y in step.over(loader):
+        if step.count == until:
+            break
+        with step:
+            loss = mse_loss(model(x), y)
+        step.backward(loss)
+        if step.count in save_at:
+            checkpoints.save(step.count)
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=False))
+    return began, torch.cat([tensor.flatten() for tensor in whole.values()]).tolist() if whole else []
+
+
+def numbers_of_numpy(folder: Path, sharded: bool) -> tuple[int, list[float], str]:
+    """A schedule that gives Python's numbers first and numpy's later: what is resumed, the rates, and their type."""
+
+    def made() -> tuple[Checkpoints, Any]:
+        model = wrap(nn.Linear(2, 2), device="cpu")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 1 else np.cos(step))
+        return Checkpoints(folder, model=model, optimizer=optimizer, scheduler=scheduler, sharded=sharded), scheduler
+
+    first, scheduler = made()
+    for step in range(3):
+        first.save(step)
+        scheduler.optimizer.step()
+        scheduler.step()
+    second, scheduler = made()
+    resumed = second.resume()
+    rates = [*scheduler.get_last_lr(), scheduler.optimizer.param_groups[0]["lr"]]
+    return resumed, rates, type(rates[0]).__name__

@@ -18,7 +18,17 @@ from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
 from rankwise.meet.tasks import Task
 from rankwise.train import committed, group
-from rankwise.train.captured import check_plain, find_misfit, first_not_plain, on_cpu, restore_rng, rng_state, same_weights, seed_rng
+from rankwise.train.captured import (
+    check_plain,
+    find_misfit,
+    first_not_plain,
+    on_cpu,
+    plain_numbers,
+    restore_rng,
+    rng_state,
+    same_weights,
+    seed_rng,
+)
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.errors import train_error
@@ -88,9 +98,8 @@ class Checkpoints:
             raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
         own = self._collect(step)
-        if self._is_first:
-            rank_zero(lambda: self._check_first({**own, **self._beside()}))
-            self._is_first = False
+        rank_zero(lambda: self._check({**own, **self._beside()}))
+        self._is_first = False
         if self.sharded:
             return self._settle(save_sharded(self.folder, step, self._things, own, self.keep))
         if not self.asynchronous:
@@ -136,14 +145,19 @@ class Checkpoints:
 
     def _beside(self) -> dict[str, Any]:
         """What a sharded checkpoint keeps elsewhere, as far as it could be something that cannot be loaded again."""
-        return {"optimizer": self._things["optimizer"].state_dict()} if self.sharded and "optimizer" in self._things else {}
+        return {"optimizer": plain_numbers(self._things["optimizer"].state_dict())} if self.sharded and "optimizer" in self._things else {}
 
-    def _check_first(self, state: dict[str, Any]) -> None:
+    def _check(self, state: dict[str, Any]) -> None:
+        """What is in the state each time, because that changes; who writes to the folder once."""
         try:
             check_plain(state)
         except Exception as error:
             why = first_not_plain(state) or (str(error).splitlines()[0] if str(error) else type(error).__name__)
             raise train_error("RW710", "the state to be saved could not be loaded again", why=why) from error
+        if self._is_first:
+            self._check_folder()
+
+    def _check_folder(self) -> None:
         if not self._has_resumed and (there := committed.all_saved(self.folder)):
             raise train_error("RW709", f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called")
         may_write = True
