@@ -327,6 +327,18 @@ def train_in_parts(kind: str, num_steps: int, clip_norm: float) -> list[float]:
     return torch.cat([tensor.flatten() for tensor in whole.values()]).tolist() if group.rank() == 0 else []
 
 
+def others_in_parts(folder: Path, kind: str) -> list[str]:
+    """What is said of an optimizer, or of a second model, that only rank 0 would write."""
+    model, average = in_parts(nn.Linear(8, 6), kind), in_parts(nn.Linear(8, 6), kind)
+    said = []
+    for thing in ({"opt": torch.optim.AdamW(model.parameters())}, {"average": average}):
+        try:
+            Checkpoints(folder, model=model, sharded=True, **thing)
+        except UsageError as error:
+            said.append(error.finding.summary)
+    return said
+
+
 class HalfUsed(nn.Module):
     """Of two layers one is used."""
 

@@ -422,6 +422,12 @@ def test_what_becomes_something_else_in_the_training_is_found_when_it_is_saved(t
     assert train.Checkpoints(tmp_path, model=model, kept=kept).resume() == 1
 
 
+@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
+def test_what_is_in_parts_under_another_name_is_refused(farm: Farm, tmp_path: Path, kind: str) -> None:
+    for opt, average in farm.run("others_in_parts", 2, jobs=JOBS, folder=tmp_path, kind=kind):
+        assert opt == "opt is in parts on several ranks" and average == "average is in parts on several ranks"
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_a_sharded_checkpoint_knows_parameters_that_were_never_stepped(farm: Farm, tmp_path: Path, kind: str) -> None:
     undisturbed = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "a", kind=kind, save_at=())
