@@ -327,6 +327,26 @@ def train_in_parts(kind: str, num_steps: int, clip_norm: float) -> list[float]:
     return torch.cat([tensor.flatten() for tensor in whole.values()]).tolist() if group.rank() == 0 else []
 
 
+def scale_after_an_overflow_in_one_part() -> tuple[float, int]:
+    """The loss scale, and how many steps were skipped, where one rank's part of the gradients was not finite."""
+    model = in_parts(small_model(), "fsdp1")
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.01), precision="fp16")
+    unscale = step.scaler.unscale_
+
+    def poisoned(optimizer: Any) -> None:
+        if step.count == 1 and group.rank() == 1:
+            for parameter in model.parameters():
+                parameter.grad.fill_(torch.inf)
+        unscale(optimizer)
+
+    step.scaler.unscale_ = poisoned
+    for x, y in step.over(Loader(regression_data(16), global_batch_size=4)):
+        with step:
+            loss = mse_loss(model(x).float(), y)
+        step.backward(loss)
+    return step.scaler.get_scale(), step.num_skipped
+
+
 def others_in_parts(folder: Path, kind: str) -> list[str]:
     """What is said of an optimizer, or of a second model, that only rank 0 would write."""
     model, average = in_parts(nn.Linear(8, 6), kind), in_parts(nn.Linear(8, 6), kind)

@@ -62,7 +62,7 @@ class Step:
         self.num_samples: float = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
         self.grad_norm = math.nan  # of the last window, before clipping
         self._autocast: AbstractContextManager[Any] = torch.autocast(device.type, DTYPES[precision]) if precision in DTYPES else _NOTHING
-        self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
+        self.scaler = _scaler_of(model, device.type) if precision == "fp16" else None
         self._micro: Micro | None = None  # the batch whose loss is awaited
         self._is_window_open = False
         self._is_first = True
@@ -201,6 +201,15 @@ class Step:
             raise train_error("RW704", summary)
         if group.rank() == 0:
             log.log(logging.DEBUG if self.scaler else logging.WARNING, "RW704 %s", summary)
+
+
+def _scaler_of(model: nn.Module, device_type: str) -> torch.amp.GradScaler:
+    """With FSDP1 each rank looks at its own part for what is not finite, and all have to lower their scale for it."""
+    if not hasattr(model, "clip_grad_norm_"):
+        return torch.amp.GradScaler(device_type)
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    return ShardedGradScaler(device_type)
 
 
 def check_options(model: nn.Module, optimizer: Any, accumulate: int, precision: str, clip_norm: float | None) -> torch.device:
