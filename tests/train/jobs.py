@@ -146,13 +146,18 @@ def equality_grid(
 
 
 class Stream(IterableDataset[Any]):
-    """A dataset that can only be read from its beginning."""
+    """A dataset that can only be read from its beginning; it may shuffle, with the generators of the process it is read in."""
 
-    def __init__(self, data: Dataset[Any]) -> None:
-        self.data = data
+    def __init__(self, data: Dataset[Any], shuffled: bool = False) -> None:
+        self.data, self.shuffled = data, shuffled
 
     def __iter__(self) -> Any:
-        return (self.data[i] for i in range(len(self.data)))  # type: ignore[arg-type]
+        numbers = list(range(len(self.data)))  # type: ignore[arg-type]
+        if self.shuffled:
+            random.shuffle(numbers)
+            np.random.shuffle(numbers)
+            numbers = [numbers[number] for number in torch.randperm(len(numbers))]
+        return (self.data[i] for i in numbers)
 
 
 class Numbers(Dataset[int]):
@@ -193,10 +198,13 @@ def read_with_breaks(num_epochs: int) -> list[list[int]]:
     return first
 
 
+def loader_of_numbers(length: int, stream: bool = False, shuffled: bool = False, **options: Any) -> Loader:
+    random.seed(group.rank())
+    return Loader(Stream(Numbers(length), shuffled) if stream else Numbers(length), **options)
+
+
 def read_some_then_say_where(num_batches: int, **options: Any) -> tuple[list[list[int]], dict[str, Any]]:
-    stream = options.pop("stream", False)
-    length = options.pop("length")
-    loader = Loader(Stream(Numbers(length)) if stream else Numbers(length), **options)
+    loader = loader_of_numbers(**options)
     read = []
     for batch in loader:
         read.append(batch.tolist())
@@ -206,9 +214,7 @@ def read_some_then_say_where(num_batches: int, **options: Any) -> tuple[list[lis
 
 
 def go_on_reading(state: dict[str, Any], num_epochs: int, **options: Any) -> list[list[list[int]]]:
-    stream = options.pop("stream", False)
-    length = options.pop("length")
-    loader = Loader(Stream(Numbers(length)) if stream else Numbers(length), **options)
+    loader = loader_of_numbers(**options)
     loader.load_state_dict(state)
     return [[batch.tolist() for batch in loader] for _ in loader.epochs(num_epochs)]
 
@@ -275,10 +281,10 @@ def plain_dataloaders_by_hand(lengths: list[int], num_steps: int = 12, accumulat
                 return flat(model)
 
 
-def train_counting_tokens(by_hand: bool = False) -> list[float]:
+def train_counting_tokens(by_hand: bool = False, scale: float = 1) -> list[float]:
     """Samples of different weight: the mean over all tokens of a window, not over the means of its batches."""
     data = regression_data(24)
-    tokens = torch.arange(24) % 5 + 1
+    tokens = (torch.arange(24) % 5 + 1) * scale
     model = small_model() if by_hand else wrap(small_model(), device="cpu")
     optimizer = optimizer_of("sgd", model)
     if by_hand:
@@ -291,7 +297,7 @@ def train_counting_tokens(by_hand: bool = False) -> list[float]:
         return flat(model)
     step = Step(model, optimizer, accumulate=2)
     loader = Loader(TensorDataset(*data.tensors, tokens), global_batch_size=4)
-    for x, y, n in step.over(loader, count=lambda batch: int(batch[2].sum())):
+    for x, y, n in step.over(loader, count=lambda batch: batch[2].sum().item()):
         with step:
             loss = ((model(x) - y).square().mean(dim=1) * n).sum() / n.sum()
         step.backward(loss)

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import mse_loss
 
 from rankwise.errors import UsageError
 from rankwise.train import Checkpoints, Loader, Step, committed, group, sharded_optimizer, wrap
 from rankwise.train.captured import seed_rng
-from tests.train.jobs import flat, regression_data
+from tests.train.jobs import flat, regression_data, small_model
 
 
 def trained(
@@ -309,3 +310,105 @@ def in_parts(model: nn.Module, kind: str) -> nn.Module:
     if kind == "fsdp1":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     return fully_shard(model)
+
+
+def train_in_parts(kind: str, num_steps: int, clip_norm: float) -> list[float]:
+    """What `train_by_hand` does, with the model in parts."""
+    model = in_parts(small_model(), kind)
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), clip_norm=clip_norm)
+    loader = Loader(regression_data(37), global_batch_size=8, shuffle=True, seed=3)
+    while step.count < num_steps:
+        for x, y in step.over(loader):
+            with step:
+                loss = mse_loss(model(x), y)
+            if step.backward(loss) and step.count == num_steps:
+                break
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    return torch.cat([tensor.flatten() for tensor in whole.values()]).tolist() if group.rank() == 0 else []
+
+
+def scale_after_an_overflow_in_one_part() -> tuple[float, int]:
+    """The loss scale, and how many steps were skipped, where one rank's part of the gradients was not finite."""
+    model = in_parts(small_model(), "fsdp1")
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.01), precision="fp16")
+    unscale = step.scaler.unscale_
+
+    def poisoned(optimizer: Any) -> None:
+        if step.count == 1 and group.rank() == 1:
+            for parameter in model.parameters():
+                parameter.grad.fill_(torch.inf)
+        unscale(optimizer)
+
+    step.scaler.unscale_ = poisoned
+    for x, y in step.over(Loader(regression_data(16), global_batch_size=4)):
+        with step:
+            loss = mse_loss(model(x).float(), y)
+        step.backward(loss)
+    return step.scaler.get_scale(), step.num_skipped
+
+
+def others_in_parts(folder: Path, kind: str) -> list[str]:
+    """What is said of an optimizer, or of a second model, that only rank 0 would write."""
+    model, average = in_parts(nn.Linear(8, 6), kind), in_parts(nn.Linear(8, 6), kind)
+    said = []
+    for thing in ({"opt": torch.optim.AdamW(model.parameters())}, {"average": average}):
+        try:
+            Checkpoints(folder, model=model, sharded=True, **thing)
+        except UsageError as error:
+            said.append(error.finding.summary)
+    return said
+
+
+class HalfUsed(nn.Module):
+    """Of two layers one is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)  # type: ignore[no-any-return]
+
+
+def half_used(folder: Path, kind: str, save_at: tuple[int, ...], until: int = 4) -> tuple[int, list[float]]:
+    """Where it began, and the weights of the used half after so many steps; what is saved before the first step has no state yet."""
+    torch.manual_seed(0)
+    model = HalfUsed()
+    model = wrap(model, device="cpu", sample=torch.zeros(2, 6)) if kind == "ddp" else in_parts(model, kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    step = Step(model, optimizer)
+    loader = Loader(regression_data(16), global_batch_size=4)
+    checkpoints = Checkpoints(folder, model=model, optimizer=optimizer, step=step, loader=loader, sharded=True)
+    began = checkpoints.resume()
+    if step.count in save_at:
+        checkpoints.save(step.count)
+    for x, y in step.over(loader):
+        if step.count == until:
+            break
+        with step:
+            loss = mse_loss(model(x), y)
+        step.backward(loss)
+        if step.count in save_at:
+            checkpoints.save(step.count)
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=False))
+    return began, torch.cat([tensor.flatten() for tensor in whole.values()]).tolist() if whole else []
+
+
+def numbers_of_numpy(folder: Path, sharded: bool) -> tuple[int, list[float], str]:
+    """A schedule that gives Python's numbers first and numpy's later: what is resumed, the rates, and their type."""
+
+    def made() -> tuple[Checkpoints, Any]:
+        model = wrap(nn.Linear(2, 2), device="cpu")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 if step < 1 else np.cos(step))
+        return Checkpoints(folder, model=model, optimizer=optimizer, scheduler=scheduler, sharded=sharded), scheduler
+
+    first, scheduler = made()
+    for step in range(3):
+        first.save(step)
+        scheduler.optimizer.step()
+        scheduler.step()
+    second, scheduler = made()
+    resumed = second.resume()
+    rates = [*scheduler.get_last_lr(), scheduler.optimizer.param_groups[0]["lr"]]
+    return resumed, rates, type(rates[0]).__name__

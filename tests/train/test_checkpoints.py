@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -399,3 +400,41 @@ def test_what_fails_beside_the_training_is_told_though_nobody_waits(tmp_path: Pa
     assert [record.message[:5] for record in caplog.records] == ["RW707"]
     checkpoints.wait()
     assert [finding.code for finding in checkpoints.findings] == ["RW707"] and len(caplog.records) == 1, "and not told twice"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_numbers_of_numpy_are_saved_as_what_can_be_loaded_again(farm: Farm, tmp_path: Path, sharded: bool) -> None:
+    for resumed, rates, kind in farm.run("numbers_of_numpy", 2, jobs=JOBS, folder=tmp_path, sharded=sharded):
+        assert resumed == 2 and kind == "float"
+        assert rates == [pytest.approx(0.5 * math.cos(2), abs=1e-12)] * 2
+
+
+def test_what_becomes_something_else_in_the_training_is_found_when_it_is_saved(tmp_path: Path) -> None:
+    kept, model = _Kept(), nn.Linear(2, 2)
+    checkpoints = train.Checkpoints(tmp_path, model=model, kept=kept)
+    checkpoints.save(1)
+    kept.value = Random(1)
+
+    with pytest.raises(TrainError, match=r"state\['kept'\]\['value'\] is a Random") as raised:
+        checkpoints.save(2)
+
+    assert raised.value.finding.code == "RW710"
+    assert train.Checkpoints(tmp_path, model=model, kept=kept).resume() == 1
+
+
+@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
+def test_what_is_in_parts_under_another_name_is_refused(farm: Farm, tmp_path: Path, kind: str) -> None:
+    for opt, average in farm.run("others_in_parts", 2, jobs=JOBS, folder=tmp_path, kind=kind):
+        assert opt == "opt is in parts on several ranks" and average == "average is in parts on several ranks"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_a_sharded_checkpoint_knows_parameters_that_were_never_stepped(farm: Farm, tmp_path: Path, kind: str) -> None:
+    undisturbed = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "a", kind=kind, save_at=())
+    early = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "b", kind=kind, save_at=(0, 2), until=3)
+    resumed = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "b", kind=kind, save_at=())
+    farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "c", kind=kind, save_at=(0,), until=1)
+    from_start = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "c", kind=kind, save_at=())
+
+    assert [began for began, _ in early + resumed + from_start] == [0, 0, 2, 2, 0, 0]
+    assert resumed[0][1] == from_start[0][1] == undisturbed[0][1]

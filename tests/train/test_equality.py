@@ -76,6 +76,20 @@ def test_tokens_count_alike_where_the_user_counts_tokens(farm: Farm) -> None:
     assert distance(farm.run("train_counting_tokens", 2)[0], farm.alone("train_counting_tokens", by_hand=True)) <= TOLERANCE
 
 
+def test_weights_of_samples_may_be_fractions(farm: Farm) -> None:
+    expected = farm.alone("train_counting_tokens", by_hand=True, scale=0.11)
+
+    assert distance(farm.run("train_counting_tokens", 2, scale=0.11)[0], expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
+def test_clipping_sees_the_parts_of_all_ranks(farm: Farm, kind: str) -> None:
+    case: dict[str, Any] = {"clip_norm": 0.05, "num_steps": 10}
+    ranks = farm.run("train_in_parts", 2, jobs="tests.train.jobs_checkpoints", kind=kind, **case)
+
+    assert distance(ranks[0], farm.alone("train_by_hand", **case)) <= TOLERANCE
+
+
 def test_clipping_sees_the_whole_window(farm: Farm) -> None:
     case: dict[str, Any] = {"accumulate": 3, "clip_norm": 0.05}
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rankwise.train.loader import Loader
 from tests.train.farm import Farm
+from tests.train.jobs import Numbers, Stream
 
 
 def merged(ranks: list[list[list[int]]]) -> list[int]:
@@ -157,3 +160,55 @@ def test_a_loader_of_another_world_is_refused(farm: Farm) -> None:
 
     assert [outcome.code for outcome in outcomes] == ["RW001", "RW001"]
     assert "1 rank(s), and now there are 2" in outcomes[1].error
+
+
+def test_loops_over_a_loader_inside_of_a_loop_over_it_change_neither_its_samples_nor_its_place() -> None:
+    loader, other = (Loader(range(24), batch_size=2, shuffle=True) for _ in range(2))  # type: ignore[arg-type]
+    read, places = [], []
+    for number, batch in enumerate(loader):
+        read.append(batch.tolist())
+        if number in (1, 3):
+            list(loader)
+            list(loader)
+        else:
+            places.append((loader.state_dict()["epoch"], loader.state_dict()["done"]))
+
+    assert read == [batch.tolist() for batch in other]
+    assert places == [(0, 2 * number + 2) for number in range(12) if number not in (1, 3)]
+
+
+@pytest.mark.parametrize("num_batches", [3, 13])
+def test_reading_again_after_an_epoch_is_not_what_a_checkpoint_goes_on_with(num_batches: int) -> None:
+    loader = Loader(range(24), batch_size=2, shuffle=True)  # type: ignore[arg-type]
+    places = []
+    for _ in loader.epochs(2):
+        list(loader)
+        list(islice(loader, num_batches))  # how well the model knows what it was trained on
+        places.append((loader.state_dict()["epoch"], loader.state_dict()["done"]))
+
+    assert places == [(1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_that_shuffles_gives_each_sample_once_also_after_resuming(farm: Farm, num_workers: int) -> None:
+    common = {"length": 23, "num_workers": num_workers, "shuffled": True, "stream": True}
+    before = farm.run("read_some_then_say_where", 2, num_batches=2, batch_size=3, **common)
+
+    after = farm.run("go_on_reading", 3, state=before[0][1], num_epochs=2, batch_size=2, **common)
+
+    first = merged([read for read, _ in before])
+    rest, next_epoch = (merged([rank[epoch] for rank in after]) for epoch in range(2))
+    assert sorted(first + rest) == sorted(next_epoch) == list(range(23))
+    assert next_epoch != first + rest != list(range(23))
+
+
+def test_what_a_stream_draws_does_not_move_the_generators_of_the_model() -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    expected = torch.rand(()).item(), random.random()
+    torch.manual_seed(1)
+    random.seed(1)
+
+    list(Loader(Stream(Numbers(23), shuffled=True), batch_size=4))
+
+    assert (torch.rand(()).item(), random.random()) == expected

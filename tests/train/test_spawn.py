@@ -30,7 +30,7 @@ def run(script: str, folder: Path, timeout_s: float = 600) -> subprocess.Complet
 
 
 JOBS = """\
-import atexit, ctypes, json, os, signal, threading, time
+import atexit, ctypes, json, os, signal, sys, threading, time
 from pathlib import Path
 
 import rankwise
@@ -72,6 +72,7 @@ def crash():
 def exit_with(code):
     if code:
         os._exit(code)
+    sys.stdout = None  # as in what a daemon starts
     return os.environ["RANK"]
 
 def write(name):
@@ -250,6 +251,10 @@ def test_a_crash_is_called_one(outcomes: dict[str, Any]) -> None:
     crashed = outcomes["crash"]
 
     assert crashed["code"] == "RW405" and "rank 1" in crashed["summary"] and "ended by signal SIGSEGV" in crashed["summary"]
+
+
+def test_a_worker_that_has_no_output_brings_back_its_result(outcomes: dict[str, Any]) -> None:
+    assert outcomes["ignored, well"]["results"] == ["0"]
 
 
 @pytest.mark.live

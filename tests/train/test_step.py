@@ -35,6 +35,12 @@ def test_fp16_lowers_its_scale_until_the_gradients_are_finite(farm: Farm) -> Non
     assert first["stepped"][1] is False and first["stepped"][3]
 
 
+def test_all_ranks_lower_the_scale_for_what_is_not_finite_in_one_part(farm: Farm) -> None:
+    first, second = farm.run("scale_after_an_overflow_in_one_part", 2, jobs="tests.train.jobs_checkpoints")
+
+    assert first == second and first[1] > 0
+
+
 def test_gradients_that_are_never_finite_end_the_training(farm: Farm) -> None:
     outcomes = farm.ranks("train_with_infinite_losses", 2)
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from rankwise.train import wrap
 from rankwise.train.parameters import Seen, find_change
+from rankwise.train.wrapping import numbered
 from tests.train.farm import Farm
 
 JOBS = "tests.train.jobs_wrap"
@@ -121,6 +124,38 @@ def test_what_ddp_would_get_wrong_is_refused(farm: Farm, how: str, code: str, sa
 
     assert [outcome.code for outcome in outcomes] == [code, code], outcomes
     assert said in outcomes[0].error
+
+
+def test_a_dry_run_puts_back_buffers_that_forward_replaces() -> None:
+    model = Mean()
+
+    wrap(model, device="cpu", sample=torch.ones(4, 6))
+
+    assert model.mean.tolist() == [0.0] * 3 and model.last is None
+
+
+def test_a_gpu_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+
+    assert numbered(torch.device("cuda")) == torch.device("cuda:2")
+    assert numbered(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert numbered(torch.device("cpu")) == torch.device("cpu")
+
+
+class Mean(nn.Module):
+    """Keeps a mean by putting a new buffer in the place of the old one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("last", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        self.last = y.detach()
+        return y
 
 
 def test_a_dry_run_gives_lazy_layers_their_shape(farm: Farm) -> None:

@@ -68,6 +68,11 @@ def on_cpu(thing: Any, *, copy: bool) -> Any:
     return _rebuilt(thing, moved)
 
 
+def plain_numbers(thing: Any) -> Any:
+    """The same containers and tensors with numpy's numbers as Python's own."""
+    return _rebuilt(thing, lambda tensor: tensor)
+
+
 def check_plain(state: Any) -> None:
     """Raise what `torch.load(weights_only=True)` would raise; tried without the tensors' bytes, so it costs nothing."""
     buffer = io.BytesIO()
@@ -122,6 +127,8 @@ def _rebuilt(thing: Any, changed: Callable[[torch.Tensor], torch.Tensor]) -> Any
     """The same containers around the changed tensors. What a module notes about its format stays with its state dict."""
     if isinstance(thing, torch.Tensor):
         return changed(thing)
+    if isinstance(thing, np.generic):  # a schedule written with numpy, a metric: torch.load(weights_only=True) takes none of them
+        return thing.item()
     if isinstance(thing, dict):
         plain = {key: _rebuilt(value, changed) for key, value in thing.items()}
         if (notes := getattr(thing, "_metadata", None)) is None:

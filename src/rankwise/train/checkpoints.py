@@ -18,7 +18,17 @@ from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
 from rankwise.meet.tasks import Task
 from rankwise.train import committed, group
-from rankwise.train.captured import check_plain, find_misfit, first_not_plain, on_cpu, restore_rng, rng_state, same_weights, seed_rng
+from rankwise.train.captured import (
+    check_plain,
+    find_misfit,
+    first_not_plain,
+    on_cpu,
+    plain_numbers,
+    restore_rng,
+    rng_state,
+    same_weights,
+    seed_rng,
+)
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.errors import train_error
@@ -29,6 +39,7 @@ from rankwise.train.wrapping import unwrap
 log = logging.getLogger("rankwise.train")
 
 _RESERVED = {"rng", "rankwise"}
+_SHARDED = ("model", "optimizer")  # what all ranks write with sharded=True
 
 
 class Checkpoints:
@@ -56,9 +67,12 @@ class Checkpoints:
         if sharded and any(isinstance(thing, ZeroRedundancyOptimizer) for thing in things.values()):
             why = "ZeroRedundancyOptimizer can be saved only from one rank, which it sends everything to"
             raise UsageError("sharded checkpoints cannot hold a sharded_optimizer", why=why, next=("leave out sharded=True",))
-        if not sharded and group.world_size() > 1 and (parts := [name for name, thing in things.items() if _is_in_parts(thing)]):
+        all_write = _SHARDED if sharded else ()
+        if group.world_size() > 1 and (parts := [name for name in _in_parts(things) if name not in all_write]):
             why = "rank 0 would save its own part as if it were the whole: FSDP or tensor parallelism keeps the others on other ranks"
-            raise UsageError(f"{', '.join(parts)} is in parts on several ranks", why=why, next=("Checkpoints(…, sharded=True)",))
+            own = "all ranks write what is called model= and optimizer=; a second model needs a Checkpoints of its own"
+            step = own if sharded else "Checkpoints(…, sharded=True)"
+            raise UsageError(f"{', '.join(parts)} is in parts on several ranks", why=why, next=(step,))
         self.folder, self.keep = Path(folder).absolute(), keep  # a program may change its working directory
         self.asynchronous, self.sharded = asynchronous, sharded
         self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
@@ -88,9 +102,8 @@ class Checkpoints:
             raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
         own = self._collect(step)
-        if self._is_first:
-            rank_zero(lambda: self._check_first({**own, **self._beside()}))
-            self._is_first = False
+        rank_zero(lambda: self._check({**own, **self._beside()}))
+        self._is_first = False
         if self.sharded:
             return self._settle(save_sharded(self.folder, step, self._things, own, self.keep))
         if not self.asynchronous:
@@ -131,19 +144,24 @@ class Checkpoints:
 
     def _in_file(self, is_sharded: bool) -> dict[str, Any]:
         """What is not in the shards; models as they are without their wrappers."""
-        things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in ("model", "optimizer"))}
+        things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in _SHARDED)}
         return {name: unwrap(thing) if isinstance(thing, nn.Module) else thing for name, thing in things.items()}
 
     def _beside(self) -> dict[str, Any]:
         """What a sharded checkpoint keeps elsewhere, as far as it could be something that cannot be loaded again."""
-        return {"optimizer": self._things["optimizer"].state_dict()} if self.sharded and "optimizer" in self._things else {}
+        return {"optimizer": plain_numbers(self._things["optimizer"].state_dict())} if self.sharded and "optimizer" in self._things else {}
 
-    def _check_first(self, state: dict[str, Any]) -> None:
+    def _check(self, state: dict[str, Any]) -> None:
+        """What is in the state each time, because that changes; who writes to the folder once."""
         try:
             check_plain(state)
         except Exception as error:
             why = first_not_plain(state) or (str(error).splitlines()[0] if str(error) else type(error).__name__)
             raise train_error("RW710", "the state to be saved could not be loaded again", why=why) from error
+        if self._is_first:
+            self._check_folder()
+
+    def _check_folder(self) -> None:
         if not self._has_resumed and (there := committed.all_saved(self.folder)):
             raise train_error("RW709", f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called")
         may_write = True
@@ -240,13 +258,23 @@ def _log(finding: Finding) -> None:
     log.error("%s %s; %s", finding.code, finding.summary, finding.next[0])
 
 
-def _is_in_parts(thing: Any) -> bool:
-    if not isinstance(thing, nn.Module):
-        return False
-    tensors = (tensor for tensor in thing.parameters() if isinstance(tensor, DTensor))
-    return any(isinstance(module, FullyShardedDataParallel) for module in thing.modules()) or any(
-        not placement.is_replicate() for tensor in tensors for placement in tensor.placements
-    )
+def _in_parts(things: dict[str, Any]) -> list[str]:
+    """Names of models whose weights are spread over the ranks, and of the optimizers of such weights."""
+    models = [thing for thing in things.values() if isinstance(thing, nn.Module)]
+    wrapped = [module for model in models for module in model.modules() if isinstance(module, FullyShardedDataParallel)]
+    in_fsdp1 = {id(tensor) for module in wrapped for tensor in module.parameters()}  # plain tensors, seen from outside
+
+    def is_part(tensor: torch.Tensor) -> bool:
+        is_cut = isinstance(tensor, DTensor) and not all(placement.is_replicate() for placement in tensor.placements)
+        return is_cut or id(tensor) in in_fsdp1
+
+    return [name for name, thing in things.items() if any(map(is_part, _parameters_of(thing)))]
+
+
+def _parameters_of(thing: Any) -> list[torch.Tensor]:
+    if isinstance(thing, nn.Module):
+        return list(thing.parameters())
+    return [tensor for options in getattr(thing, "param_groups", ()) for tensor in options["params"]]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -51,12 +51,12 @@ def gathered(thing: Any) -> list[Any]:
     return things
 
 
-def gathered_numbers(numbers: list[int]) -> list[list[int]]:
+def gathered_numbers(numbers: list[float]) -> list[list[float]]:
     """Every rank's numbers, in one collective; all ranks must give the same many."""
     if world_size() == 1:
         return [numbers]
     _check_all_are_here()
-    mine = torch.tensor(numbers, dtype=torch.int64, device="cuda" if "nccl" in str(dist.get_backend()) else "cpu")
+    mine = torch.tensor(numbers, dtype=torch.float64, device="cuda" if "nccl" in str(dist.get_backend()) else "cpu")
     everyone = [torch.empty_like(mine) for _ in range(world_size())]
     dist.all_gather(everyone, mine)
     return [theirs.tolist() for theirs in everyone]

@@ -51,6 +51,7 @@ class Loader:
         self._min_batch_size, self.least = min_batch_size, min_batch_size or 1
         self.length = 0 if self.is_stream else len(dataset)  # type: ignore[arg-type]
         self.epoch = 0
+        self._trained: int | None = None  # the epoch whose turn it is in `epochs`
         self._options = dict(dataloader_options)
         self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
         self._dataloader: DataLoader[Any] | None = None
@@ -75,8 +76,11 @@ class Loader:
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """The epochs that are still to do, each with an order of its own, also after a `break` in one of them."""
         while self.epoch < num_epochs:
-            epoch = self.epoch
-            yield epoch
+            epoch = self._trained = self.epoch
+            try:
+                yield epoch
+            finally:
+                self._trained = None
             self._begin(epoch + 1)
 
     def portions(self) -> Iterator[Portion]:
@@ -86,9 +90,11 @@ class Loader:
         epoch = self.epoch
         plan = self.plan = self._plan_after(done)
         self._num_taken = 0
+        order = self._order = epoch_order(self.length, self.seed, epoch) if self.shuffle else range(self.length)
         self._worker_seeds.seed = mixed_seed(self.seed, epoch, done, self.rank)
         for num_taken, portion in enumerate(self._streamed() if self.is_stream else self._planned(), 1):
-            self.plan, self._num_taken = plan, num_taken  # another loop over this loader, inside of this one, has its own
+            # another loop over this loader, inside of this one, has its own
+            self.epoch, self.plan, self._num_taken, self._order = epoch, plan, num_taken, order
             self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
             try:
                 yield self.current
@@ -116,18 +122,22 @@ class Loader:
             said = "the last step of an epoch has %d samples, where the model's layers want %d; uneven='drop' leaves it out"
             log.warning(said, rest, self.least)
 
-    def indices_at(self, positions: range) -> list[int]:
+    def indices_at(self, positions: range, order: torch.Tensor | range | None = None) -> list[int]:
         """Which samples of the dataset stand at these positions of the epoch; of a stream, of those that were yielded last."""
         if self.is_stream:
             end = self.current.end if self.current else positions.stop
             return [position % end if position >= end else position for position in positions]
+        order = self._order if order is None else order
         if positions.stop > self.length:  # beyond the end samples are repeated
-            return [int(self._order[position % self.length]) for position in positions]
-        part = self._order[positions.start : positions.stop]
+            return [int(order[position % self.length]) for position in positions]
+        part = order[positions.start : positions.stop]
         return part.tolist() if isinstance(part, torch.Tensor) else list(part)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "done": self._done(), "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
+        epoch, done = self.epoch, self._done()
+        if self._trained is not None and epoch > self._trained:  # what is read after the epoch, inside of its turn, is for evaluation
+            epoch, done = self._trained + 1, 0
+        return {"epoch": epoch, "done": done, "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the number of ranks and the batch size may be others."""
@@ -151,7 +161,6 @@ class Loader:
 
     def _planned(self) -> Iterator[Portion]:
         """A map-style dataset: each rank fetches only what is its own."""
-        self._order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
         if self._dataloader is None:  # kept, so that `persistent_workers` are
             self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **self._dataloader_options())
         plan = self.plan
@@ -164,7 +173,7 @@ class Loader:
             self.dataset.set_epoch(self.epoch)
         options = self._dataloader_options()
         collate = options.pop("collate_fn", None) or default_collate
-        shard = StreamShard(self.dataset, collate, self.plan, self.rank)  # type: ignore[arg-type]
+        shard = StreamShard(self.dataset, collate, self.plan, self.rank, mixed_seed(self.seed, self.epoch))  # type: ignore[arg-type]
         yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
 
     def _dataloader_options(self) -> dict[str, Any]:
@@ -221,8 +230,9 @@ class _OwnIndices:
 
     def __iter__(self) -> Iterator[list[int]]:
         plan = self._loader.plan
+        order = self._loader._order  # another loop over this loader, inside of this one, may be in another epoch
         for step in range(plan.num_steps):
-            yield self._loader.indices_at(plan.share(step, self._loader.rank).positions)
+            yield self._loader.indices_at(plan.share(step, self._loader.rank).positions, order)
 
     def __len__(self) -> int:
         return self._loader.plan.num_steps

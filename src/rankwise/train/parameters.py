@@ -139,7 +139,11 @@ def _loss(model: nn.Module, sample: Any, device: torch.device) -> torch.Tensor |
 def _left_as_it_was(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Puts back gradients, buffers (running statistics) and the random generators."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    buffers = [
+        (module, name, buffer, None if buffer is None else buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
     for parameter, _ in gradients:
         parameter.grad = None
     try:
@@ -149,5 +153,7 @@ def _left_as_it_was(model: nn.Module, device: torch.device) -> Iterator[None]:
         for parameter, gradient in gradients:
             parameter.grad = gradient
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for module, name, buffer, before in buffers:
+                module._buffers[name] = buffer  # `forward` may have put another one in its place
+                if buffer is not None and before is not None:
+                    buffer.copy_(before)

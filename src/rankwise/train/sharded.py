@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch.distributed.checkpoint.state_dict_loader as dcp_loader
 import torch.distributed.checkpoint.state_dict_saver as dcp_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
 from rankwise.errors import TrainError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
-from rankwise.train.captured import find_names_misfit, misfit, same_weights
+from rankwise.train.captured import find_names_misfit, misfit, plain_numbers, same_weights
 from rankwise.train.committed import damaged, unsafe
 from rankwise.train.distcp import METADATA, Planner, Reader, Refused, read_metadata
 from rankwise.train.group import rank_zero
@@ -31,7 +32,8 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
         return None if _has_same_weights(committed.path_of(folder, step), things) else committed.other_weights(step)
     if not isinstance(partial, Path):
         return partial
-    state = _weights(things)  # what it raises is the caller's to hear; from dcp.save on, the ranks must fail together
+    # what this raises is the caller's to hear; from dcp.save on, the ranks must fail together
+    state = plain_numbers(_weights(things, is_saved=True))
     problem, lines = "", {}
     try:
         dcp_saver.save(state, checkpoint_id=partial / SHARDS)
@@ -51,6 +53,7 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
     """Every rank reads its part. What is wrong with the folder is found before that, and raised by all ranks alike."""
     state = _weights(things)
     metadata = _read_alike(path / SHARDS, state)
+    _leave_out_never_stepped(state, metadata)
     try:
         dcp_loader.load(state, storage_reader=Reader(path / SHARDS, metadata), planner=Planner())
     except CheckpointException as error:
@@ -63,12 +66,13 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
         things.get("optimizer", ()),
         model_state_dict=state["model"],
         optim_state_dict=state.get("optimizer", {}),
+        options=StateDictOptions(strict=False),  # of the optimizer's state; the model's names were compared
     )
 
 
 def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
     """Whether the checkpoint that is there holds what this one would; all ranks say the same."""
-    own = {name: value for name, value in _weights(things)["model"].items() if isinstance(value, torch.Tensor)}
+    own = {name: value for name, value in _weights(things, is_saved=True)["model"].items() if isinstance(value, torch.Tensor)}
     there = {name: value.detach().clone() for name, value in own.items()}
     try:
         metadata = _read_alike(path / SHARDS, {"model": own})
@@ -117,9 +121,23 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _weights(things: dict[str, Any]) -> dict[str, Any]:
-    """Under the names the plain model has; the optimizer's state too goes by names, so that it can be cut anew."""
+def _leave_out_never_stepped(state: dict[str, Any], metadata: Metadata) -> None:
+    """A parameter that had no gradient yet has no state in the checkpoint, and has none after it."""
+    saved = {begin for name in metadata.state_dict_metadata for begin in accumulate(name.split("."), "{}.{}".format)}
+    for name in [name for name in state.get("optimizer", {}).get("state", {}) if f"optimizer.state.{name}" not in saved]:
+        del state["optimizer"]["state"][name]
+
+
+def _weights(things: dict[str, Any], *, is_saved: bool = False) -> dict[str, Any]:
+    """Under the names the plain model has; the optimizer's state too goes by names, so that it can be cut anew.
+
+    To have places to load into, torch steps an optimizer that has no state yet; that must not be saved, nor trained on.
+    """
+    is_fresh = "optimizer" in things and not things["optimizer"].state
     model, optimizer = get_state_dict(things["model"], things.get("optimizer", ()))
+    if is_fresh and is_saved:
+        things["optimizer"].state.clear()
+        optimizer = {**optimizer, "state": {}}
     return {"model": model, "optimizer": optimizer} if "optimizer" in things else {"model": model}
 
 

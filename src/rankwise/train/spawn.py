@@ -166,7 +166,8 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
             2, f"rankwise: a process that rank {os.environ.get('RANK')} had forked came back from its function, and was ended\n".encode()
         )
         os._exit(1)
-    sys.stdout.flush()
+    with contextlib.suppress(Exception):  # there may be none, as in what a daemon starts, or nobody who reads it
+        sys.stdout.flush()
     try:
         # the values themselves: multiprocessing would send tensors as handles, which are worth nothing once this process has ended
         data = pickle.dumps(result)

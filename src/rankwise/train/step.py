@@ -59,10 +59,10 @@ class Step:
         self.accumulate, self.clip_norm = accumulate, clip_norm
         self.count = 0  # steps of the optimizer
         self.num_skipped = 0  # windows whose gradients were not finite
-        self.num_samples = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
+        self.num_samples: float = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
         self.grad_norm = math.nan  # of the last window, before clipping
         self._autocast: AbstractContextManager[Any] = torch.autocast(device.type, DTYPES[precision]) if precision in DTYPES else _NOTHING
-        self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
+        self.scaler = _scaler_of(model, device.type) if precision == "fp16" else None
         self._micro: Micro | None = None  # the batch whose loss is awaited
         self._is_window_open = False
         self._is_first = True
@@ -165,11 +165,15 @@ class Step:
         sparse = [p for p in parameters if p.grad.is_sparse]
         for p in sparse:
             p.grad = p.grad.coalesce()  # a row that came twice is one number of the norm
-        norm = get_total_norm([p.grad._values() if p.grad.is_sparse else p.grad for p in parameters])
+        clip_parts = getattr(self.model, "clip_grad_norm_", None)  # of FSDP1: a rank's gradients are plain tensors, and parts
+        if clip_parts is not None:
+            norm = clip_parts(math.inf if self.clip_norm is None else self.clip_norm)
+        else:
+            norm = get_total_norm([p.grad._values() if p.grad.is_sparse else p.grad for p in parameters])
         self.grad_norm = norm.item()
         if math.isfinite(self.grad_norm):
             self._skips_in_a_row = 0
-            if self.clip_norm is not None:
+            if self.clip_norm is not None and clip_parts is None:
                 clip_grads_with_norm_([p for p in parameters if not p.grad.is_sparse], self.clip_norm, norm)
                 for p in sparse:
                     p.grad._values().mul_(torch.clamp(self.clip_norm / (norm + 1e-6), max=1.0))
@@ -197,6 +201,15 @@ class Step:
             raise train_error("RW704", summary)
         if group.rank() == 0:
             log.log(logging.DEBUG if self.scaler else logging.WARNING, "RW704 %s", summary)
+
+
+def _scaler_of(model: nn.Module, device_type: str) -> torch.amp.GradScaler:
+    """With FSDP1 each rank looks at its own part for what is not finite, and all have to lower their scale for it."""
+    if not hasattr(model, "clip_grad_norm_"):
+        return torch.amp.GradScaler(device_type)
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    return ShardedGradScaler(device_type)
 
 
 def check_options(model: nn.Module, optimizer: Any, accumulate: int, precision: str, clip_norm: float | None) -> torch.device:

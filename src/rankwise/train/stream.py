@@ -6,15 +6,20 @@ dataset and still gives every sample to exactly one rank. The batches are cut as
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
 from rankwise.train.plan import Plan
+
+Item = TypeVar("Item")
 
 
 class Portion(NamedTuple):
@@ -36,12 +41,13 @@ class StreamShard(IterableDataset[Portion]):
     collate: Callable[[list[Any]], Any]
     plan: Plan
     rank: int
+    seed: int  # of the epoch, the same on every rank
 
     def __iter__(self) -> Iterator[Portion]:
         worker = get_worker_info()
         num_workers, me = (worker.num_workers, worker.id) if worker else (1, 0)
         worker_state._worker_info = None  # or a stream that shares its samples out among workers would be cut twice, and most of it lost
-        for number, (block, num_own) in enumerate(self._blocks()):
+        for number, (block, num_own) in enumerate(_drawn_alike(self._blocks(), self.seed)):
             if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
                 yield self._portion(block, num_own, self.plan.done + number * self.plan.global_batch)
 
@@ -61,3 +67,33 @@ class StreamShard(IterableDataset[Portion]):
         share = replace(self.plan, length=len(block), uneven="join", done=0).share(0, self.rank)
         samples = [block[position] for position in share.positions]
         return Portion(self.collate(samples), len(samples), share.num_samples, len(block), first + share.positions.start, first + num_own)
+
+
+def _drawn_alike(items: Iterator[Item], seed: int) -> Iterator[Item]:
+    """The items, with random numbers of their own: a stream that shuffles has one order for every rank and worker that reads it."""
+    outside = _generators()
+    torch.default_generator.manual_seed(seed)  # of the CPU alone: torch.manual_seed would begin the GPUs' generators anew
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        finally:
+            inside = _generators()
+            _set_generators(outside)
+        yield item
+        outside = _generators()
+        _set_generators(inside)
+
+
+def _generators() -> tuple[Any, ...]:
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def _set_generators(states: tuple[Any, ...]) -> None:
+    of_torch, of_python, of_numpy = states
+    torch.set_rng_state(of_torch)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)

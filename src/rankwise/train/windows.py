@@ -15,14 +15,14 @@ from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
 from rankwise.train.plan import Plan
 
-Count = Callable[[Any], int]
+Count = Callable[[Any], float]  # samples, tokens, or the sum of their weights
 
 
 class Micro(NamedTuple):
     """One batch, how many of its samples count, its weight in the window, and whether the window ends with it."""
 
     batch: Any
-    num_samples: int
+    num_samples: float
     weight: float
     closes: bool
 
@@ -67,17 +67,17 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
             spare = batch if samples or spare is None else spare  # of one in which nothing counts the mean loss may be no number
             window.append((spare, samples))
         everyone = group.gathered_numbers([len(window), sum(samples for _, samples in window)])
-        num_batches, total = max(batches for batches, _ in everyone), sum(samples for _, samples in everyone)
+        num_batches, total = int(max(batches for batches, _ in everyone)), sum(samples for _, samples in everyone)
         if num_batches == 0:
             return
         if not window and spare is None:
             raise train_error("RW712", f"rank {group.rank()} has no batch at all, other ranks have", group.rank())
         window += [(spare, 0)] * (num_batches - len(window))
         for number, (batch, samples) in enumerate(window, 1):
-            yield Micro(batch, samples, samples * world_size / max(total, 1), number == num_batches)
+            yield Micro(batch, samples, samples * world_size / (total or 1), number == num_batches)
 
 
-def _with_counts(batches: Iterable[Any], count: Count) -> Iterator[tuple[Any, int]]:
+def _with_counts(batches: Iterable[Any], count: Count) -> Iterator[tuple[Any, float]]:
     if not isinstance(batches, Loader):
         yield from ((batch, count(batch)) for batch in batches)
         return

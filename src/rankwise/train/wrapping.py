@@ -43,7 +43,7 @@ def wrap(
     if unknown := [name for name in ddp_options if name not in signature(DistributedDataParallel).parameters]:
         near = get_close_matches(unknown[0], signature(DistributedDataParallel).parameters, 3)
         raise UsageError(f"{unknown[0]} is not an option of wrap or of DistributedDataParallel", next=tuple(f"{name}=" for name in near))
-    device = own_device() if device is None else torch.device(device)
+    device = own_device() if device is None else numbered(torch.device(device))
     model.to(device)
     for name in matching_modules(model, [recompute] if isinstance(recompute, str) else recompute):
         _recompute(model.get_submodule(name))
@@ -79,6 +79,11 @@ def unwrap(model: nn.Module) -> nn.Module:
 def own_device() -> torch.device:
     """The GPU this process was given, which `torch.cuda.set_device` or the session has made current; the CPU where there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def numbered(device: torch.device) -> torch.device:
+    """`cuda` as the GPU it means, which is how the model's tensors will name it."""
+    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
 def choose_settings(model: nn.Module, seen: DryRun) -> tuple[dict[str, Any], list[str]]:
