@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
-from rankwise.weights.files import beside, map_file, read_small
+from rankwise.weights.files import beside, map_file, read_small, stamp_of
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
 from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, as_damage, check_cover
@@ -64,10 +64,11 @@ def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple
         if info.state.get("transform_descriptors"):
             raise Damaged(f"{name} was written through {info.state['transform_descriptors']}; only plain parts can be read")
         offset, length = info.state["offset"], info.state["length"]
-        if offset < 0 or length < 0 or offset + length > path.stat().st_size:
-            raise Damaged(f"bytes {offset:,} to {offset + length:,} of {name} are declared, it has {path.stat().st_size:,}")
+        facts = path.stat()
+        if offset < 0 or length < 0 or offset + length > facts.st_size:
+            raise Damaged(f"bytes {offset:,} to {offset + length:,} of {name} are declared, it has {facts.st_size:,}")
         where = index.state.get("offset")
-        found[index.state["fqn"], None if where is None else sizes_of(where)] = Extent(path, offset, length)
+        found[index.state["fqn"], None if where is None else sizes_of(where)] = Extent(path, offset, length, stamp=stamp_of(facts))
     return found
 
 

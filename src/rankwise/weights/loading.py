@@ -19,7 +19,7 @@ from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
 from rankwise.weights.own_loading import OwnLoading
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
-from rankwise.weights.tensors import TensorReader
+from rankwise.weights.tensors import TensorReader, begin_again_if_replaced
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class LoadedWeights:
     also_found: tuple[str, ...]  # other weights in the same file that would have fitted: key="ema"
 
 
+@begin_again_if_replaced
 def load_weights(
     model: torch.nn.Module,
     path: str | os.PathLike[str],
@@ -113,6 +114,7 @@ def _patterns(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+@begin_again_if_replaced
 def verify_checkpoint(path: str | os.PathLike[str]) -> int:
     """The number of bytes that have a checksum and agree with it; CheckpointError at the first that does not."""
     reader = TensorReader()
