@@ -13,7 +13,7 @@ from rankwise.errors import UsageError
 from rankwise.weights.choosing import Choice
 from rankwise.weights.matching import Slot
 from rankwise.weights.names import bare, notes_by_own_names
-from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way
+from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way, state_of
 from rankwise.weights.records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt
 from rankwise.weights.sharing import check_overlaps, memory_of, same_bits, write_into
 from rankwise.weights.tensors import TensorReader, check_range
@@ -26,7 +26,7 @@ class Target:
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> None:
         self._model, self._dtype, self._device = model, dtype, device
-        self._named: dict[str, Any] = model.state_dict(keep_vars=True)
+        self._named = state_of(model)
         self.loads_in_its_own_way = loads_in_its_own_way(model)
         lazy = [name for name, value in self._named.items() if is_lazy(value)]
         if lazy:
@@ -73,7 +73,7 @@ class Target:
         has_meta = is_on_meta(self._model)
         if not has_meta:
             self._move()
-            self._named = self._model.state_dict(keep_vars=True)
+            self._named = state_of(self._model)
         if has_meta or self.loads_in_its_own_way or extra or not all(_is_plain(value) for value in self._tensors().values()):
             snapshot.copy_values()  # what is asked of others, from here on, may fail when half is done
         if self.loads_in_its_own_way:
@@ -126,15 +126,15 @@ class Target:
         for name in values:
             if assign and name in self._named:
                 values[name] = values[name].to(self._device or "cpu", self._dtype_of(name))
-        missing, _ = load_by_own(self._model, {**values, **extra}, notes_by_own_names(handed, choice.state.notes), assign)
-        left = [name for name in missing if name not in choice.fit.left_alone and not name.endswith(EXTRA_STATE)]
+        said = load_by_own(self._model, {**values, **extra}, notes_by_own_names(handed, choice.state.notes), assign)
+        left = [name for name in (said or ([], []))[0] if name not in choice.fit.left_alone and not name.endswith(EXTRA_STATE)]
         if left:
             raise CheckpointError("RW734", f"the model's own loading left {', '.join(left[:6])} without a value")
         self._check_own(choice, values)
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
         """What the model made of names that are not its own cannot be foreseen; what is no number can be seen."""
-        named = {**self._model.state_dict(keep_vars=True), **dict(self._model.named_buffers())}
+        named = {**state_of(self._model), **dict(self._model.named_buffers())}
         infinite = [name for name, value in named.items() if name not in choice.fit.pairs and not _is_finite(value)]
         if infinite and all(_is_finite(value) for value in handed.values()):
             summary = f"{', '.join(infinite[:6])} is not finite after the model's own loading, all numbers of the checkpoint are"
