@@ -12,7 +12,18 @@ from rankwise.weights.danger import HARMLESS, what_would_run
 from rankwise.weights.files import beside, map_file, read_small, stamp_of
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
 from rankwise.weights.rebuilding import sizes_of
-from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, as_damage, check_cover
+from rankwise.weights.records import (
+    ITEM_SIZES,
+    Chunk,
+    Content,
+    Damaged,
+    Extent,
+    TensorRecord,
+    Unbuilt,
+    as_damage,
+    check_cover,
+    is_extra_state,
+)
 from rankwise.weights.torch_file import read_embedded
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
@@ -110,7 +121,7 @@ def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int,
 def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> Any:
     """A module's extra state; other bytes are not weights."""
     extent = stored.get((name, None))
-    if extent is None or not name.endswith(EXTRA_STATE):
+    if extent is None or not is_extra_state(name):
         return Unbuilt("kept as bytes")
     return read_embedded(extent, map_file(extent.path))
 

@@ -73,10 +73,12 @@ def load_weights(
     states = find_state_dicts(content, own={part for name in slots for part in name.split(".")})
     if content.format == DCP_FORMAT:  # it keeps no versions: torch takes what it holds for the model's own, and so does this
         states = [replace(state, notes=getattr(model.state_dict(), "_metadata", {})) for state in states]
+    if target.has_extra_state:
+        states = [state.with_extra_apart() for state in states]
     rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
     own_fit = OwnLoading(model, slots, rules, reader).fit if target.loads_in_its_own_way else None
     choice = choose(Path(path), states, slots, rules, key, own_fit)
-    converted = target.fill(choice, reader, str(path))
+    converted = target.fill(choice, reader, str(path), rules)
     records = choice.state.tensors
     used = dict.fromkeys((choice.fit.pairs if choice.fit.handed is None else choice.fit.handed).values())
     return LoadedWeights(

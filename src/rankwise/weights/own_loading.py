@@ -12,7 +12,7 @@ import torch
 
 from rankwise.weights.matching import Fit, Naming, Rules, Slot, is_allowed, may_be_missing, namings, pair
 from rankwise.weights.names import notes_by_own_names
-from rankwise.weights.records import EXTRA_STATE, CheckpointError
+from rankwise.weights.records import CheckpointError, is_extra_state
 from rankwise.weights.sharing import memory_of, write_into
 from rankwise.weights.state_dicts import StateDict
 from rankwise.weights.tensors import TensorReader
@@ -66,7 +66,7 @@ class OwnLoading:
 
     def _fit_of(self, state: StateDict, naming: Naming, missing: list[str], unexpected: list[str]) -> Fit:
         by_name = pair(self._slots, state.tensors, naming, self._rules)
-        missing = [name for name in missing if not name.endswith(EXTRA_STATE)]
+        missing = [name for name in missing if not is_extra_state(name)]
         allowed = [name for name in missing if may_be_missing(name, by_name.pairs, self._rules)]
         ignored = tuple(name for name in unexpected if is_allowed(name, self._rules))
         handed = {name: theirs for name, theirs in naming.named.items() if name not in ignored}

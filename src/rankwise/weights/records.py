@@ -29,6 +29,10 @@ class Damaged(ValueError):
     """The bytes contradict themselves or each other; the text says how."""
 
 
+def is_extra_state(name: Any) -> bool:
+    return str(name).rpartition(".")[2] == EXTRA_STATE
+
+
 @contextmanager
 def as_damage(what: str) -> Iterator[None]:
     """Whatever a wrong description raises while it is read, as Damaged: `what` it is, and the error."""

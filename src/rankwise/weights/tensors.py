@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import zlib
 from collections.abc import Callable
@@ -38,6 +39,8 @@ class TensorReader:
             raise CheckpointError("RW740", f"{name} cannot be read", why=record.unreadable)
         torch_dtype(record.dtype)
         try:
+            if math.prod(max(size, 1) for size in record.shape) >= 1 << 63:
+                raise Damaged(f"{list(record.shape)[:16]} is not a shape")
             for part in self._parts(name, record):
                 if part.numel:
                     self._check(part)
