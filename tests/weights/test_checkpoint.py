@@ -126,3 +126,13 @@ def test_a_file_that_may_not_even_be_looked_at_is_named(tmp_path: Path, monkeypa
 
     with pytest.raises(rankwise.RankwiseError, match=r"locked\.pt cannot be read"):
         loaded(tmp_path)
+
+
+@pytest.mark.parametrize("variant", ["", "fp16."])
+def test_an_index_may_have_a_variant_in_its_name(tmp_path: Path, variant: str) -> None:
+    for name, value in values(2).items():
+        save_file({name: value}, tmp_path / f"model.{variant}{name}.safetensors")
+    index = tmp_path / f"unet.safetensors.index.{variant}json"
+    index.write_text(json.dumps({"weight_map": {name: f"model.{variant}{name}.safetensors" for name in values(2)}}))
+
+    assert loaded(tmp_path) == loaded(index) == 2

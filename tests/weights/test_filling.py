@@ -179,3 +179,44 @@ def test_an_extra_state_that_was_not_built_is_not_handed_over(tmp_path: Path) ->
     found = refused(Holding(2, 2), save(tmp_path / "last.pt", Holding(2, 2).state_dict()), tensors_only=True)
 
     assert found.code == "RW740"
+
+
+class Keeping(nn.Linear):
+    kept: Any = None
+
+    def get_extra_state(self) -> Any:
+        return self.kept
+
+    def set_extra_state(self, state: Any) -> None:
+        self.kept = state
+
+
+@pytest.mark.parametrize("before", [None, {}, torch.zeros(0), torch.zeros(5, dtype=torch.uint8)])
+@pytest.mark.parametrize("after", [torch.ones(3), {"scale": torch.ones(2)}, 7, None])
+def test_extra_state_may_become_of_another_kind_while_it_trains(tmp_path: Path, before: Any, after: Any) -> None:
+    saved, model = nn.Sequential(Keeping(2, 2)), nn.Sequential(Keeping(2, 2))
+    saved[0].kept, model[0].kept = after, before
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", saved.state_dict()))
+
+    assert torch.equal(model[0].weight, saved[0].weight)
+    assert repr(model[0].kept) == repr(after)
+
+
+@pytest.mark.parametrize("kept", [torch.ones(3), {"scale": 1}])
+def test_extra_state_below_the_prefix_that_was_asked_for(tmp_path: Path, kept: Any) -> None:
+    saved, model = Keeping(2, 2), Keeping(2, 2)
+    saved.kept = kept
+    state = {f"{who}.{name}": value for who in ("student", "teacher") for name, value in saved.state_dict().items()}
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", state), prefix="student.")
+
+    assert repr(model.kept) == repr(kept)
+
+
+def test_extra_state_that_is_missing_has_to_be_allowed(tmp_path: Path) -> None:
+    model = nn.Sequential(Keeping(2, 2))
+    path = save(tmp_path / "last.pt", nn.Sequential(nn.Linear(2, 2)).state_dict())
+
+    assert refused(model, path).code == "RW734"
+    rankwise.load_weights(model, path, allow_missing=["*_extra_state"])

@@ -175,3 +175,45 @@ def test_a_state_dict_without_versions_is_an_old_one_as_for_torch(tmp_path: Path
     rankwise.load_weights(model, save(tmp_path / "last.pt", dict(Turned().state_dict())))
 
     assert torch.equal(model.weight, Turned().weight.T)
+
+
+class WithoutAssign(nn.Linear):
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:
+        return super().load_state_dict(state_dict, strict)
+
+
+class WithoutOptions(nn.Module):
+    """Shows only what is within, as classes around another model do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def state_dict(self) -> Any:  # type: ignore[override]
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:  # type: ignore[override]
+        self.inner.load_state_dict(state_dict)
+
+
+class TakesWhatItKnows(nn.Linear):
+    """Loads what fits and does not say what was left out."""
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        super().load_state_dict({name: value for name, value in state_dict.items() if name in self.state_dict()}, strict=False)
+
+
+@pytest.mark.parametrize("make", [lambda: WithoutAssign(3, 3), WithoutOptions, lambda: TakesWhatItKnows(3, 3)])
+@pytest.mark.parametrize("outer", ["", "module."])
+def test_methods_of_the_users_that_take_less_than_torchs(tmp_path: Path, make: Any, outer: str) -> None:
+    saved, model = make(), make()
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", {outer + name: value for name, value in saved.state_dict().items()}))
+
+    assert all(torch.equal(value, saved.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_a_method_that_does_not_say_what_it_took_is_not_believed(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {"other.weight": torch.ones(3, 3)})
+
+    assert refused(TakesWhatItKnows(3, 3), path).code == "RW734"

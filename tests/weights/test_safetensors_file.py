@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from rankwise.weights.converting import convert_to_safetensors
+from rankwise.weights.records import CheckpointError
 from tests.weights.bad_files import safetensors_with
 from tests.weights.checkpoints import refused
 
@@ -28,3 +30,10 @@ def test_overlaps_and_holes(tmp_path: Path, weight_at: int, bias_at: int, size: 
 
     assert found.code == "RW732"
     assert said in found.why
+
+
+def test_a_shape_that_no_tensor_has(tmp_path: Path) -> None:
+    safetensors_with(tmp_path / "x.safetensors", {"x": {"dtype": "F32", "shape": [0, 1 << 62, 1 << 62], "data_offsets": [0, 0]}}, b"")
+
+    with pytest.raises(CheckpointError, match="is not a shape"):
+        convert_to_safetensors(tmp_path / "x.safetensors", tmp_path / "y.safetensors")

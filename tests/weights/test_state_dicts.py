@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rankwise.weights.state_dicts import is_averaged_key, is_training_key, words_of
+from rankwise.weights.records import Content, Extent, TensorRecord
+from rankwise.weights.state_dicts import find_state_dicts, is_averaged_key, is_training_key, words_of
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,11 @@ def test_averages(key: str) -> None:
 @pytest.mark.parametrize("key", ["semantic", "schema", "teacher", "swarm", "remained"])
 def test_what_is_no_average(key: str) -> None:
     assert not is_averaged_key(key)
+
+
+def test_an_optimizer_of_very_many_parameters_is_no_damage() -> None:
+    moment = TensorRecord("float32", (1,), Extent(Path("x"), 0, 4), 0, (1,))
+    moments = {index: {"step": moment, "exp_avg": moment} for index in range(40_000)}
+    tree = {"model": {"weight": moment}, "optimizer": {"state": moments, "param_groups": []}}
+
+    assert find_state_dicts(Content("torch zip", tree, (Path("x"),)))[0].label == "model"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import rankwise
+from rankwise.errors import RankwiseError
+from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.records import CheckpointError
+from rankwise.weights.safetensors_file import header_of
 from rankwise.weights.tensors import check_range
 from tests.weights.checkpoints import refused, save
 
@@ -107,3 +113,58 @@ def test_converting_to_a_smaller_dtype(tmp_path: Path) -> None:
         convert_to_safetensors(path, tmp_path / "out.safetensors", dtype="float16")
 
     assert not (tmp_path / "out.safetensors").exists()
+
+
+def layouts(path: Path, number: float) -> None:
+    """A checkpoint whose bytes lie elsewhere for each number, put in the place of an older one by renaming."""
+    state = {name: torch.full(shape, number) for name, shape in (("weight", (2, 2)), ("bias", (2,)))}
+    state = state if number == 1 else dict(reversed(state.items()))
+    new = path.with_suffix(".new")
+    if path.suffix == ".safetensors":
+        header = header_of({name: ("float32", tuple(tensor.shape)) for name, tensor in state.items()}, {"n": "x" * int(number)})
+        new.write_bytes(header + b"".join(tensor.numpy().tobytes() for tensor in state.values()))
+    else:
+        whole = {"epoch": "x" * int(number), "model": state}
+        torch.save(whole, new, _use_new_zipfile_serialization=path.suffix == ".pt")
+    os.replace(new, path)
+
+
+@pytest.mark.parametrize("name", ["last.pt", "old.bin", "model.safetensors"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_file_that_is_replaced_after_its_header_was_read(
+    tmp_path: Path, name: str, verify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, model, opened = tmp_path / name, nn.Linear(2, 2), []
+    layouts(path, 1.0)
+
+    def opened_then_replaced(given: Path) -> Any:
+        content = open_checkpoint(given)
+        opened.append(given)
+        if len(opened) < 3:
+            layouts(path, 1.0 + len(opened))
+        return content
+
+    monkeypatch.setattr("rankwise.weights.loading.open_checkpoint", opened_then_replaced)
+    rankwise.load_weights(model, path, verify=verify)
+
+    assert model.bias.tolist() == [3.0, 3.0]
+    assert model.weight.tolist() == [[3.0, 3.0], [3.0, 3.0]]
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_file_that_is_never_the_same_or_gone_is_told(tmp_path: Path, is_removed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, model, numbers = tmp_path / "last.pt", nn.Linear(2, 2), itertools.count(2)
+    layouts(path, 1.0)
+    before = model.weight.clone()
+
+    def opened_then_replaced(given: Path) -> Any:
+        content = open_checkpoint(given)
+        path.unlink() if is_removed else layouts(path, float(next(numbers)))
+        return content
+
+    monkeypatch.setattr("rankwise.weights.loading.open_checkpoint", opened_then_replaced)
+    with pytest.raises(RankwiseError) as raised:
+        rankwise.load_weights(model, path)
+
+    assert ("cannot be read" if is_removed else "replaced again and again") in raised.value.finding.summary
+    assert torch.equal(model.weight, before)

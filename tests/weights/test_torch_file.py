@@ -129,3 +129,15 @@ def test_a_program_of_torch_script_is_not_called_damaged(tmp_path: Path) -> None
 
     assert found.code == "RW740" and "TorchScript" in found.summary
     assert "torch.jit.load" in found.next[0]
+
+
+def test_a_size_that_is_none_is_a_value_like_others(tmp_path: Path) -> None:
+    torch.save({"model": nn.Linear(2, 2).state_dict(), "view": torch.Size([-1, 3])}, tmp_path / "x.pt")
+
+    rankwise.load_weights(nn.Linear(2, 2), tmp_path / "x.pt")
+
+
+def test_a_key_that_is_a_number_too_long_to_be_written(tmp_path: Path) -> None:
+    torch.save({10**5000: {"a": torch.ones(2)}, 3: torch.ones(2)}, tmp_path / "x.pt")
+
+    assert refused(nn.Linear(2, 2), tmp_path / "x.pt").code == "RW734"

@@ -25,6 +25,7 @@ from rankwise.weights.zipped import open_archive
 _IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".index.json"
+_IS_INDEX = re.compile(r".*\.index(\.\w+)?\.json", re.DOTALL)  # diffusers puts a variant between: model.safetensors.index.fp16.json
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MAX_RANKS = 4096
 _FOREIGN = {
@@ -64,7 +65,7 @@ def _read_file(path: Path) -> Content:
         return read_legacy(path, data)
     if head[8:9] == b"{":
         return read_safetensors(path, data)
-    if path.name.endswith(_INDEX):
+    if _IS_INDEX.fullmatch(path.name):
         return read_index(path, _read_shard)
     for magic, (what, next_step) in _FOREIGN.items():
         if head.startswith(magic):
@@ -78,7 +79,7 @@ def _read_file(path: Path) -> Content:
 
 def _read_shard(path: Path) -> Content:
     """By its own first bytes, as any file: indices also name files of torch.save (pytorch_model.bin.index.json). No index within one."""
-    if path.name.endswith(_INDEX):
+    if _IS_INDEX.fullmatch(path.name):
         raise Damaged(f"{path.name} is an index, and named as a part")
     try:
         return _read_file(path)
@@ -124,7 +125,8 @@ def _read_folder(folder: Path) -> Content:
     if len(inner) == 1:
         return read_dcp(folder / inner[0])
     files = [name for name in names if (folder / name).is_file()]
-    fitting = _weights_among(files, [suffix + _INDEX for suffix in _SUFFIXES]) or _weights_among(files, _SUFFIXES)
+    indices = _weights_among(files, [suffix + _INDEX for suffix in _SUFFIXES]) or [name for name in files if _IS_INDEX.fullmatch(name)]
+    fitting = indices or _weights_among(files, _SUFFIXES)
     if not fitting:
         raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
     if len(fitting) > 1 and (joined := _joined_ranks(folder, fitting)) is not None:

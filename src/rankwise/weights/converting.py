@@ -19,7 +19,7 @@ from rankwise.weights.records import CheckpointError, TensorRecord
 from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
-from rankwise.weights.tensors import TensorReader, check_range, torch_dtype
+from rankwise.weights.tensors import TensorReader, begin_again_if_replaced, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
 _MAX_GROWTH = 16  # an expanded tensor is written out in full; nobody makes a checkpoint with more than this on purpose
@@ -38,6 +38,7 @@ class Converted:
     written_read_s: float
 
 
+@begin_again_if_replaced
 def convert_to_safetensors(
     path: Path,
     output: Path,

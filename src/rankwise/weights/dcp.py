@@ -9,10 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
-from rankwise.weights.files import beside, map_file, read_small
+from rankwise.weights.files import beside, map_file, read_small, stamp_of
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
 from rankwise.weights.rebuilding import sizes_of
-from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, as_damage, check_cover
+from rankwise.weights.records import (
+    ITEM_SIZES,
+    Chunk,
+    Content,
+    Damaged,
+    Extent,
+    TensorRecord,
+    Unbuilt,
+    as_damage,
+    check_cover,
+    is_extra_state,
+)
 from rankwise.weights.torch_file import read_embedded
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
@@ -64,10 +75,11 @@ def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple
         if info.state.get("transform_descriptors"):
             raise Damaged(f"{name} was written through {info.state['transform_descriptors']}; only plain parts can be read")
         offset, length = info.state["offset"], info.state["length"]
-        if offset < 0 or length < 0 or offset + length > path.stat().st_size:
-            raise Damaged(f"bytes {offset:,} to {offset + length:,} of {name} are declared, it has {path.stat().st_size:,}")
+        facts = path.stat()
+        if offset < 0 or length < 0 or offset + length > facts.st_size:
+            raise Damaged(f"bytes {offset:,} to {offset + length:,} of {name} are declared, it has {facts.st_size:,}")
         where = index.state.get("offset")
-        found[index.state["fqn"], None if where is None else sizes_of(where)] = Extent(path, offset, length)
+        found[index.state["fqn"], None if where is None else sizes_of(where)] = Extent(path, offset, length, stamp=stamp_of(facts))
     return found
 
 
@@ -109,7 +121,7 @@ def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int,
 def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> Any:
     """A module's extra state; other bytes are not weights."""
     extent = stored.get((name, None))
-    if extent is None or not name.endswith(EXTRA_STATE):
+    if extent is None or not is_extra_state(name):
         return Unbuilt("kept as bytes")
     return read_embedded(extent, map_file(extent.path))
 

@@ -28,12 +28,28 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     return place
 
 
+class Mapped(mmap.mmap):
+    """A file's bytes: only what is looked at is read."""
+
+    stamp: tuple[int, ...]
+
+
+def stamp_of(facts: os.stat_result) -> tuple[int, ...]:
+    """Differs between a file and one that takes its name later."""
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
 def map_file(path: Path) -> Any:
-    """The file's bytes, mapped: only what is looked at is read. An empty file is empty bytes."""
+    """The file's bytes, mapped. An empty file is empty bytes."""
     check_path(path)
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+            facts = os.fstat(file.fileno())
+            if not facts.st_size:
+                return b""
+            mapped = Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped.stamp = stamp_of(facts)
+            return mapped
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -72,6 +88,7 @@ class Window(io.RawIOBase):
         if start < 0 or length < 0 or start + length > len(data):
             raise Damaged(f"bytes {start:,} to {start + length:,} are declared, the file has {len(data):,}")
         self._data, self._start, self._length, self._at = data, start, length, 0
+        self.stamp = getattr(data, "stamp", None)
 
     def readinto(self, buffer: Any) -> int:
         count = max(0, min(len(buffer), self._length - self._at))

@@ -11,10 +11,10 @@ from torch.nn.parameter import is_lazy
 
 from rankwise.errors import UsageError
 from rankwise.weights.choosing import Choice
-from rankwise.weights.matching import Slot
+from rankwise.weights.matching import Rules, Slot, below, may_be_missing
 from rankwise.weights.names import bare, notes_by_own_names
-from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way
-from rankwise.weights.records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt
+from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way, state_of
+from rankwise.weights.records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt, is_extra_state
 from rankwise.weights.sharing import check_overlaps, memory_of, same_bits, write_into
 from rankwise.weights.tensors import TensorReader, check_range
 
@@ -26,7 +26,7 @@ class Target:
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> None:
         self._model, self._dtype, self._device = model, dtype, device
-        self._named: dict[str, Any] = model.state_dict(keep_vars=True)
+        self._named = state_of(model)
         self.loads_in_its_own_way = loads_in_its_own_way(model)
         lazy = [name for name, value in self._named.items() if is_lazy(value)]
         if lazy:
@@ -34,13 +34,17 @@ class Target:
                 f"{lazy[0]} has no shape yet", why="lazy modules get theirs in the first forward", next=("call the model once",)
             )
 
+    @property
+    def has_extra_state(self) -> bool:
+        return any(map(is_extra_state, self._named))
+
     def slots(self) -> dict[str, Slot]:
         """What wants a value, by name."""
         return {name: Slot(tuple(value.shape), _name(value.dtype), memory_of(value)) for name, value in self._tensors().items()}
 
-    def fill(self, choice: Choice, reader: TensorReader, path: str) -> dict[str, str]:
+    def fill(self, choice: Choice, reader: TensorReader, path: str, rules: Rules) -> dict[str, str]:
         """Put every chosen tensor in its place; returns the dtypes that were converted. Whatever fails, the model is as it was."""
-        extra = extra_states(choice, self._named, reader)
+        extra = extra_states(choice, self._named, reader, rules)
         self._check(choice, reader, path)
         converted = {
             ours: f"{choice.state.tensors[theirs].dtype} → {wanted}"
@@ -73,7 +77,7 @@ class Target:
         has_meta = is_on_meta(self._model)
         if not has_meta:
             self._move()
-            self._named = self._model.state_dict(keep_vars=True)
+            self._named = state_of(self._model)
         if has_meta or self.loads_in_its_own_way or extra or not all(_is_plain(value) for value in self._tensors().values()):
             snapshot.copy_values()  # what is asked of others, from here on, may fail when half is done
         if self.loads_in_its_own_way:
@@ -126,15 +130,15 @@ class Target:
         for name in values:
             if assign and name in self._named:
                 values[name] = values[name].to(self._device or "cpu", self._dtype_of(name))
-        missing, _ = load_by_own(self._model, {**values, **extra}, notes_by_own_names(handed, choice.state.notes), assign)
-        left = [name for name in missing if name not in choice.fit.left_alone and not name.endswith(EXTRA_STATE)]
+        said = load_by_own(self._model, {**values, **extra}, notes_by_own_names(handed, choice.state.notes), assign)
+        left = [name for name in (said or ([], []))[0] if name not in choice.fit.left_alone and not is_extra_state(name)]
         if left:
             raise CheckpointError("RW734", f"the model's own loading left {', '.join(left[:6])} without a value")
         self._check_own(choice, values)
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
         """What the model made of names that are not its own cannot be foreseen; what is no number can be seen."""
-        named = {**self._model.state_dict(keep_vars=True), **dict(self._model.named_buffers())}
+        named = {**state_of(self._model), **dict(self._model.named_buffers())}
         infinite = [name for name, value in named.items() if name not in choice.fit.pairs and not _is_finite(value)]
         if infinite and all(_is_finite(value) for value in handed.values()):
             summary = f"{', '.join(infinite[:6])} is not finite after the model's own loading, all numbers of the checkpoint are"
@@ -158,7 +162,7 @@ class Target:
         return self._dtype if self._dtype is not None and own.is_floating_point else own
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        return {name: value for name, value in self._named.items() if isinstance(value, torch.Tensor)}
+        return {name: value for name, value in self._named.items() if isinstance(value, torch.Tensor) and not is_extra_state(name)}
 
     def _check_tied(self, choice: Choice, reader: TensorReader, path: str) -> None:
         """One tensor of the model, two different ones in the checkpoint: whichever came last would win."""
@@ -194,15 +198,18 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def extra_states(choice: Choice, named: Mapping[str, Any], reader: TensorReader) -> dict[str, Any]:
+def extra_states(choice: Choice, named: Mapping[str, Any], reader: TensorReader, rules: Rules) -> dict[str, Any]:
     """The extra state each module gets; raises where one is missing, or is an object that only running code could make."""
     found: dict[str, Any] = {}
     for name, value in choice.state.extra.items():
-        short = choice.fit.added + bare(name).removeprefix(choice.fit.removed)
+        rest = name if rules.prefix is None else below(name, rules.prefix)
+        if rest is None:
+            continue
+        short = choice.fit.added + bare(rest).removeprefix(choice.fit.removed)
         if short in found:
             raise CheckpointError("RW734", f"two extra states in the checkpoint are called {short} once wrappers are taken off")
         found[short] = value
-    wanted = [name for name in named if name.endswith(EXTRA_STATE) and name not in choice.fit.pairs]
+    wanted = [name for name in named if is_extra_state(name) and (bare(name) in found or not may_be_missing(name, {}, rules))]
     missing = [name for name in wanted if bare(name) not in found]
     if missing:
         raise CheckpointError("RW734", f"{', '.join(missing[:6])} is missing in the checkpoint", why="a module of the model wants it")

@@ -19,7 +19,7 @@ from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
 from rankwise.weights.own_loading import OwnLoading
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
-from rankwise.weights.tensors import TensorReader
+from rankwise.weights.tensors import TensorReader, begin_again_if_replaced
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class LoadedWeights:
     also_found: tuple[str, ...]  # other weights in the same file that would have fitted: key="ema"
 
 
+@begin_again_if_replaced
 def load_weights(
     model: torch.nn.Module,
     path: str | os.PathLike[str],
@@ -72,10 +73,12 @@ def load_weights(
     states = find_state_dicts(content, own={part for name in slots for part in name.split(".")})
     if content.format == DCP_FORMAT:  # it keeps no versions: torch takes what it holds for the model's own, and so does this
         states = [replace(state, notes=getattr(model.state_dict(), "_metadata", {})) for state in states]
+    if target.has_extra_state:
+        states = [state.with_extra_apart() for state in states]
     rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
     own_fit = OwnLoading(model, slots, rules, reader).fit if target.loads_in_its_own_way else None
     choice = choose(Path(path), states, slots, rules, key, own_fit)
-    converted = target.fill(choice, reader, str(path))
+    converted = target.fill(choice, reader, str(path), rules)
     records = choice.state.tensors
     used = dict.fromkeys((choice.fit.pairs if choice.fit.handed is None else choice.fit.handed).values())
     return LoadedWeights(
@@ -113,6 +116,7 @@ def _patterns(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+@begin_again_if_replaced
 def verify_checkpoint(path: str | os.PathLike[str]) -> int:
     """The number of bytes that have a checksum and agree with it; CheckpointError at the first that does not."""
     reader = TensorReader()

@@ -98,9 +98,9 @@ def _namings(slots: Mapping[str, Slot], start: Naming) -> Iterator[Naming]:
 def _taken(tensors: Mapping[str, TensorRecord], prefix: str | None) -> Naming:
     if prefix is None:
         return Naming({name: name for name in tensors})
-    below = [(short, name) for name in tensors if (short := _below(name, prefix)) is not None]
-    named = dict(below)
-    return Naming(named, tuple(name for short, name in below if named[short] != name))
+    found = [(short, name) for name in tensors if (short := below(name, prefix)) is not None]
+    named = dict(found)
+    return Naming(named, tuple(name for short, name in found if named[short] != name))
 
 
 def _all_stripped(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Naming:
@@ -126,7 +126,8 @@ def _other_prefixes(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Iter
         yield Naming({ours.get(wanted + name, name): original for name, original in theirs.items()}, added=wanted)
 
 
-def _below(name: str, prefix: str) -> str | None:
+def below(name: str, prefix: str) -> str | None:
+    """The rest of the name, as it is or without wrappers, if it begins with the prefix."""
     for form in (name, bare(name)):
         if form.startswith(prefix):
             return form[len(prefix) :]

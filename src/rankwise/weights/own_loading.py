@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from rankwise.weights.matching import Fit, Naming, Rules, Slot, is_allowed, may_be_missing, namings, pair
 from rankwise.weights.names import notes_by_own_names
-from rankwise.weights.records import EXTRA_STATE, CheckpointError
+from rankwise.weights.records import CheckpointError, is_extra_state
 from rankwise.weights.sharing import memory_of, write_into
 from rankwise.weights.state_dicts import StateDict
 from rankwise.weights.tensors import TensorReader
@@ -20,7 +21,7 @@ from rankwise.weights.tensors import TensorReader
 def loads_in_its_own_way(model: torch.nn.Module) -> bool:
     """Whether state_dict() shows something else than the model's own tensors, or a class of the user's has a say in loading."""
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    if any(isinstance(value, torch.Tensor) and id(value) not in own for value in model.state_dict(keep_vars=True).values()):
+    if any(isinstance(value, torch.Tensor) and id(value) not in own for value in state_of(model).values()):
         return True
     if type(model).load_state_dict is not torch.nn.Module.load_state_dict:
         return True
@@ -56,16 +57,16 @@ class OwnLoading:
         snapshot.copy_values()
         try:
             with torch.no_grad():
-                missing, unexpected = load_by_own(self._model, values, notes, assign=is_on_meta(self._model))
+                said = load_by_own(self._model, values, notes, assign=is_on_meta(self._model))
         except Exception:
             return None  # the names are the wrong ones, for a hook of the user's too
         finally:
             snapshot.restore()
-        return self._fit_of(state, naming, missing, unexpected)
+        return self._fit_of(state, naming, *said) if said is not None else None  # one that says nothing may have taken nothing
 
     def _fit_of(self, state: StateDict, naming: Naming, missing: list[str], unexpected: list[str]) -> Fit:
         by_name = pair(self._slots, state.tensors, naming, self._rules)
-        missing = [name for name in missing if not name.endswith(EXTRA_STATE)]
+        missing = [name for name in missing if not is_extra_state(name)]
         allowed = [name for name in missing if may_be_missing(name, by_name.pairs, self._rules)]
         ignored = tuple(name for name in unexpected if is_allowed(name, self._rules))
         handed = {name: theirs for name, theirs in naming.named.items() if name not in ignored}
@@ -83,19 +84,34 @@ class OwnLoading:
 
 def load_by_own(
     model: torch.nn.Module, values: Mapping[str, Any], notes: Mapping[str, dict[str, Any]], assign: bool
-) -> tuple[list[str], list[str]]:
-    """The model's own load_state_dict; the names it found missing and unexpected. What it cannot take is a CheckpointError."""
+) -> tuple[list[str], list[str]] | None:
+    """The model's own load_state_dict; the names it found missing and unexpected, if it says. What it cannot take is a CheckpointError."""
     handed = OrderedDict(values)
     if notes:
         handed._metadata = dict(notes)  # type: ignore[attr-defined]  # where torch itself keeps it
+    options = {"strict": False, **({"assign": True} if assign else {})}
     try:
-        result = model.load_state_dict(handed, strict=False, assign=assign)
+        result = model.load_state_dict(handed, **_taken(model.load_state_dict, options))
     except RuntimeError as error:
         if not str(error).startswith("Error(s) in loading state_dict"):
             raise
         raise CheckpointError("RW734", "the model's own loading does not take the checkpoint", why=str(error)[:1000]) from error
-    missing, unexpected = result if result is not None else ([], [])
+    if not (isinstance(result, tuple) and len(result) == 2):
+        return None
+    missing, unexpected = result
     return list(missing), list(unexpected)
+
+
+def state_of(model: torch.nn.Module) -> dict[str, Any]:
+    """The model's state dict, of its own tensors where its class lets us ask for these."""
+    return dict(model.state_dict(**_taken(model.state_dict, {"keep_vars": True})))
+
+
+def _taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Those that the function takes: a class of the user's may have been written before torch had all of them, or need fewer."""
+    takes = inspect.signature(function).parameters
+    has_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
+    return {name: value for name, value in options.items() if has_any or name in takes}
 
 
 def is_on_meta(model: torch.nn.Module) -> bool:

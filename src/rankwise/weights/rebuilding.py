@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ STORAGE_DTYPES = {
     "BoolStorage": "bool", "ComplexDoubleStorage": "complex128", "ComplexFloatStorage": "complex64", "UntypedStorage": "uint8",
 }  # fmt: skip
 _MAX_DEPTH = 64
+_MAX_BITS = 200  # of a whole number that is a key: Python writes no very long ones
 _MAX_NAMED = 5_000_000
 
 # key, dtype, bytes the pickle declares → where they are
@@ -55,7 +57,9 @@ class _Rebuilder:
                 pairs = enumerate(zip(value.items[::2], value.items[1::2]))
                 return {_key(key, index): self.plain(item, depth) for index, (key, item) in pairs}
             if str(value.target) == "torch.Size":
-                return sizes_of(value)
+                with suppress(Damaged), as_damage("a size"):
+                    return sizes_of(value)
+                return Unbuilt("torch.Size")
             if str(value.target).startswith("deepspeed."):
                 return Unbuilt(str(value.target)[:80], self.plain(value.args if value.state is None else value.state, depth))
             return self._module(value.state, depth) if _is_module(value.state) else self.tensor(value)
@@ -126,7 +130,8 @@ class _Rebuilder:
 
 def _key(key: Any, index: int) -> Any:
     """A key as plain data; other keys get the number of their place, so that all stay different."""
-    return key if isinstance(key, (str, int, float, bool, bytes, type(None))) else f"{type(key).__name__.lower()} {index}"
+    is_plain = isinstance(key, (str, int, float, bool, bytes, type(None))) and not (isinstance(key, int) and key.bit_length() > _MAX_BITS)
+    return key if is_plain else f"{type(key).__name__.lower()} {index}"
 
 
 def _is_module(state: Any) -> bool:

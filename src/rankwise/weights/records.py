@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class Damaged(ValueError):
     """The bytes contradict themselves or each other; the text says how."""
 
 
+def is_extra_state(name: Any) -> bool:
+    return str(name).rpartition(".")[2] == EXTRA_STATE
+
+
 @contextmanager
 def as_damage(what: str) -> Iterator[None]:
     """Whatever a wrong description raises while it is read, as Damaged: `what` it is, and the error."""
@@ -47,6 +51,13 @@ class CheckpointError(RankwiseError):
         super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
 
 
+class Replaced(CheckpointError):
+    """Another file has taken the name of one whose header was read: what the header says is not about its bytes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("RW732", f"{path} was replaced again and again while it was read", next=("load it when nobody writes it",))
+
+
 @dataclass(frozen=True)
 class Extent:
     """Consecutive bytes of a file, with their CRC-32 where the format keeps one."""
@@ -55,6 +66,7 @@ class Extent:
     offset: int
     nbytes: int
     crc: int | None = None
+    stamp: tuple[int, ...] | None = field(default=None, compare=False)  # of the file whose header says so: another may take its name
 
 
 @dataclass(frozen=True)

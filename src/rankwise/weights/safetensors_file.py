@@ -57,7 +57,7 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
     if not isinstance(metadata, dict):
         raise Damaged("its __metadata__ is not a dictionary")
     crcs = _crcs(metadata)
-    records = {name: _record(path, name, entry, start, len(data), crcs.get(name)) for name, entry in header.items()}
+    records = {name: _record(path, name, entry, start, data, crcs.get(name)) for name, entry in header.items()}
     _check_places(records, start, len(data))
     if "DCP_SHARDING_INFO" in metadata:
         raise Damaged("it holds one rank's parts of the tensors; consolidate_safetensors_files joins them")
@@ -83,7 +83,7 @@ def read_index(path: Path, read: Callable[[Path], Content]) -> Content:
     return joined_content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, [index, *contents.values()])
 
 
-def _record(path: Path, name: str, entry: Any, start: int, size: int, crc: int | None) -> TensorRecord:
+def _record(path: Path, name: str, entry: Any, start: int, data: Any, crc: int | None) -> TensorRecord:
     with as_damage(f"its header describes {name[:100]!r} wrongly"):
         dtype = DTYPES[entry["dtype"]]
         shape = tuple(entry["shape"])
@@ -91,9 +91,9 @@ def _record(path: Path, name: str, entry: Any, start: int, size: int, crc: int |
         is_valid = all(type(number) is int and number >= 0 for number in (*shape, begin, end)) and begin <= end
     if not is_valid or math.prod(shape) * ITEM_SIZES[dtype] != end - begin:
         raise Damaged(f"{name[:100]!r} is declared as {dtype}{list(shape)[:16]} in bytes {begin} to {end}, which is not its size")
-    if start + end > size:
-        raise Damaged(f"{name[:100]!r} should end at byte {start + end:,}, the file at {size:,}")
-    return TensorRecord(dtype, shape, Extent(path, start + begin, end - begin, crc), 0, contiguous(shape))
+    if start + end > len(data):
+        raise Damaged(f"{name[:100]!r} should end at byte {start + end:,}, the file at {len(data):,}")
+    return TensorRecord(dtype, shape, Extent(path, start + begin, end - begin, crc, data.stamp), 0, contiguous(shape))
 
 
 def _check_places(records: dict[str, Any], start: int, size: int) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from rankwise.weights.names import WRAPPERS, wrappers_in
-from rankwise.weights.records import EXTRA_STATE, CheckpointError, Content, Damaged, StateDictNode, TensorRecord
+from rankwise.weights.records import CheckpointError, Content, Damaged, StateDictNode, TensorRecord, is_extra_state
 
 MAIN_KEYS = ("model", "state_dict", "model_state_dict", "module")  # where these are, the weights are there
 USUAL_KEYS = (*MAIN_KEYS, "net", "network", "weights", "params")
 _MAX_DEPTH = 8
-_MAX_STEPS = 100_000  # dictionaries visited; a checkpoint in earnest has dozens
+_MAX_STEPS = 300_000  # dictionaries visited; an optimizer has one for each parameter, each of which is visited several times
 _Found = tuple[tuple[str, ...], dict[Any, Any], bool]
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # One of these anywhere in a key: what is below it is training state, not weights.
@@ -67,6 +67,11 @@ class StateDict:
 
     def is_around(self, other: StateDict) -> bool:
         return len(self.key) < len(other.key) and other.key[: len(self.key)] == self.key
+
+    def with_extra_apart(self) -> StateDict:
+        """With the extra state that is a tensor beside the other: what kind a module keeps may change while it trains."""
+        extra = {name: record for name, record in self.tensors.items() if is_extra_state(name)}
+        return replace(self, tensors={name: self.tensors[name] for name in self.tensors if name not in extra}, extra=self.extra | extra)
 
     def is_same_as(self, other: StateDict) -> bool:
         """Whether both are the very same tensors: one dictionary that stands in the checkpoint under two keys."""
@@ -150,7 +155,7 @@ class _Walk:
         if isinstance(node, StateDictNode):
             notes |= {f"{prefix}{name}".rstrip("."): about for name, about in node.notes.items()}
         for name, value in node.items():
-            if isinstance(value, TensorRecord) or str(name).endswith(EXTRA_STATE):
+            if isinstance(value, TensorRecord) or is_extra_state(name):
                 yield f"{prefix}{name}", value
             elif (branch := self._branch(name, value)) is not None and (is_training or not self._is_training(name, branch, node)):
                 yield from self._leaves(branch, is_training, notes, f"{prefix}{name}.")
@@ -164,7 +169,7 @@ class _Walk:
 
     def _branch(self, name: Any, value: Any) -> dict[Any, Any] | None:
         """The value as a dictionary with tensors below it, if it is one; a list is by its indices. Extra state is its module's affair."""
-        if not isinstance(value, (dict, list, tuple)) or str(name).endswith(EXTRA_STATE) or not self._has_tensors(value):
+        if not isinstance(value, (dict, list, tuple)) or is_extra_state(name) or not self._has_tensors(value):
             return None
         return value if isinstance(value, dict) else dict(enumerate(value))
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, TensorRecord
+from rankwise.weights.files import stamp_of
+from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, Replaced, TensorRecord
 from rankwise.weights.torch_file import read_embedded
 
 _CRC_STEP = 8 << 20
+_TRIES = 20
+P = ParamSpec("P")
+R = TypeVar("R")
 _STEP = 16 << 20  # elements looked at together, so that it costs time but little memory
 
 
@@ -22,7 +30,7 @@ class TensorReader:
     """Makes tensors of records. The files are mapped privately: writing to a tensor never changes a checkpoint."""
 
     verify: bool = True
-    _storages: dict[Path, torch.UntypedStorage] = field(default_factory=dict)
+    _storages: dict[Path, tuple[torch.UntypedStorage, tuple[int, ...]]] = field(default_factory=dict)  # with the file's stamp
     _verified: set[Extent] = field(default_factory=set)
 
     def check(self, name: str, record: TensorRecord) -> None:
@@ -31,6 +39,8 @@ class TensorReader:
             raise CheckpointError("RW740", f"{name} cannot be read", why=record.unreadable)
         torch_dtype(record.dtype)
         try:
+            if math.prod(max(size, 1) for size in record.shape) >= 1 << 63:
+                raise Damaged(f"{list(record.shape)[:16]} is not a shape")
             for part in self._parts(name, record):
                 if part.numel:
                     self._check(part)
@@ -74,7 +84,7 @@ class TensorReader:
         if chunk.part is not None:
             return chunk.part
         assert chunk.extent is not None
-        found = read_embedded(chunk.extent, self._bytes(chunk.extent.path))
+        found = read_embedded(chunk.extent, self._bytes(chunk.extent))
         if not isinstance(found, TensorRecord):
             raise Damaged(f"there is no tensor at byte {chunk.extent.offset:,} of {chunk.extent.path.name}")
         return found
@@ -82,36 +92,60 @@ class TensorReader:
     def _strided(self, record: TensorRecord) -> torch.Tensor:
         extent = record.storage
         assert extent is not None
-        part = self._storage(extent.path)[extent.offset : extent.offset + extent.nbytes]
+        part = self._storage(extent)[extent.offset : extent.offset + extent.nbytes]
         if extent.offset % ITEM_SIZES[record.dtype]:  # only torch's old format: not every processor reads numbers at odd addresses
             part = part.clone()
         empty = torch.empty(0, dtype=torch_dtype(record.dtype))
         return empty.set_(part, record.first, record.shape, record.strides)
 
-    def _storage(self, path: Path) -> torch.UntypedStorage:
-        if path not in self._storages:
-            with path.open("rb") as file:  # by its number: torch takes no name that is not UTF-8
-                name, nbytes = f"/proc/self/fd/{file.fileno()}", os.fstat(file.fileno()).st_size
-                self._storages[path] = torch.UntypedStorage.from_file(name, False, nbytes)  # type: ignore[assignment]
-        return self._storages[path]
+    def _storage(self, extent: Extent) -> torch.UntypedStorage:
+        if extent.path not in self._storages:
+            self._storages[extent.path] = _mapped(extent.path)
+        storage, stamp = self._storages[extent.path]
+        if extent.stamp not in (None, stamp):
+            raise Replaced(extent.path)
+        return storage
 
-    def _bytes(self, path: Path) -> Any:
-        return torch.empty(0, dtype=torch.uint8).set_(self._storage(path)).numpy().data
+    def _bytes(self, extent: Extent) -> Any:
+        return torch.empty(0, dtype=torch.uint8).set_(self._storage(extent)).numpy().data
 
     def _check(self, record: TensorRecord) -> None:
         """Compare with the CRC the writer left, piece by piece, so that it costs time but no memory."""
         extent = record.storage
-        if extent is None or extent.offset + extent.nbytes > self._storage(extent.path).nbytes():
+        if extent is None or extent.offset + extent.nbytes > self._storage(extent).nbytes():
             raise Damaged("the file has become shorter since it was opened")
         if not self.verify or extent.crc is None or extent in self._verified:
             return
         crc, end = 0, extent.offset + extent.nbytes
-        content = self._bytes(extent.path)
+        content = self._bytes(extent)
         for start in range(extent.offset, end, _CRC_STEP):
             crc = zlib.crc32(content[start : min(start + _CRC_STEP, end)], crc)
         if crc != extent.crc:
             raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not what was written (CRC-32)")
         self._verified.add(extent)
+
+
+def begin_again_if_replaced(work: Callable[P, R]) -> Callable[P, R]:
+    """Whoever replaces a checkpoint by renaming may do so between the reading of its header and that of its tensors."""
+
+    @functools.wraps(work)
+    def tried(*args: P.args, **options: P.kwargs) -> R:
+        for _ in range(_TRIES):
+            with suppress(Replaced):
+                return work(*args, **options)
+        return work(*args, **options)
+
+    return tried
+
+
+def _mapped(path: Path) -> tuple[torch.UntypedStorage, tuple[int, ...]]:
+    try:
+        with path.open("rb") as file:  # by its number: torch takes no name that is not UTF-8
+            facts = os.fstat(file.fileno())
+            storage = torch.UntypedStorage.from_file(f"/proc/self/fd/{file.fileno()}", False, facts.st_size)
+            return storage, stamp_of(facts)  # type: ignore[return-value]
+    except FileNotFoundError as error:  # just now it was there
+        raise Replaced(path) from error
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -128,7 +128,7 @@ def _legacy_storages(path: Path, data: Any, at: int, keys: Any, dtypes: dict[str
             raise Damaged(f"a storage should have {nbytes:,} bytes, {max(len(data) - at - 8, 0):,} are left")
         if key in storages:
             raise Damaged(f"its storage {key[:40]} is listed twice")
-        storages[key] = Extent(path, at + 8, nbytes)
+        storages[key] = Extent(path, at + 8, nbytes, stamp=data.stamp)
         at += 8 + nbytes
     if at != len(data):
         raise Damaged(f"its storages end at byte {at:,}, the file at {len(data):,}")

@@ -79,4 +79,4 @@ def _extent(path: Path, window: Window, start: int, length: int, info: zipfile.Z
     if begin + info.file_size > length:
         raise Damaged(f"{info.filename} should have {info.file_size:,} bytes, {max(length - begin, 0):,} are there")
     # 0 is what torch writes with set_crc32_options(False); of real content one in four billion has it
-    return Extent(path, start + begin, info.file_size, info.CRC or None)
+    return Extent(path, start + begin, info.file_size, info.CRC or None, window.stamp)
