@@ -10,18 +10,16 @@ from typing import Any
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Row, Selection
 from rankwise.offline.format import Format, Parts
-from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, lines_of, plain_rows
+from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, plain_rows
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
 
 
 class JsonLinesSource(LinesSource):
     def __init__(self, path: Place, selection: Selection) -> None:
-        self._path = path
+        super().__init__(path)
         self._chosen = selection.of_first(self._first_rows(), path.name) or ([], list(selection.keep))
-        self.identity = file_identity(path)
 
     def _first_rows(self) -> Iterator[Row]:
         is_any_read = False
@@ -32,7 +30,7 @@ class JsonLinesSource(LinesSource):
                 return
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
-        for line, end in lines_of(self._path, position):
+        for line, end in self._lines(position):
             if line is None:
                 yield TOO_LONG, end
             elif line.strip():
