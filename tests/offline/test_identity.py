@@ -96,12 +96,15 @@ def test_a_folder_whose_files_changed_is_another_one(tmp_path: Path, what: str) 
         rankwise.predict("tests.offline.nets:build", tmp_path / "x.files", tmp_path / "out.jsonl", **job)
 
 
-def test_a_dataset_with_other_first_rows_does_not_go_on_with_an_unfinished_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unfinished(monkeypatch, build, list(rows(50)), tmp_path / "out.npy")
+@pytest.mark.parametrize("given", [list, iter])
+def test_a_dataset_with_other_first_rows_does_not_go_on_with_an_unfinished_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    unfinished(monkeypatch, build, given(rows(50)), tmp_path / "out.npy")
 
     with pytest.raises(PredictError) as caught:
-        rankwise.predict(build, list(rows(50) + 1), tmp_path / "out.npy", **JOB)
-    done = rankwise.predict(build, list(rows(50)), tmp_path / "out.npy", **JOB)
+        rankwise.predict(build, given(rows(50) + 1), tmp_path / "out.npy", **JOB)
+    done = rankwise.predict(build, given(rows(50)), tmp_path / "out.npy", **JOB)
 
     assert caught.value.finding.code == "RW831"
     assert done.resumed_rows == 50

@@ -220,9 +220,7 @@ class _Job:
 
     def _first_rows(self) -> str | None:
         """Of an input that has no path, size and time to be known by."""
-        if self._source.is_recognisable or self._source.is_one_shot:
-            return None
-        return first_rows_digest(self._source)
+        return None if self._source.is_recognisable else first_rows_digest(self._source)
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
