@@ -137,6 +137,14 @@ def test_an_output_of_another_unfinished_job_is_not_ones_own(folder: Path, monke
         run(folder, "out.jsonl", restart=True)
 
 
+def test_a_finished_folder_from_which_a_file_was_taken_is_not_done(folder: Path) -> None:
+    run(folder, "out")
+    (folder / "out" / "00000007.npy").unlink()
+
+    with pytest.raises(UsageError, match="already there"):
+        run(folder, "out")
+
+
 def test_a_file_that_somebody_put_into_a_finished_folder_is_not_deleted(folder: Path) -> None:
     run(folder, "out")
     theirs = precious(folder / "out")

@@ -33,6 +33,7 @@ from rankwise.offline.workspace import (
     Workspace,
     another_job,
     folder_of,
+    holds_what_was_written,
     is_placed,
     is_same,
     names_in,
@@ -142,7 +143,7 @@ def _run_to_address(work: _Work, remote: RemoteOutput) -> Predicted:
 def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predicted:
     identity, options = work.identity, work.options
     marker = read_marker(target)
-    is_ours = target.exists() and is_same(marker.get("job"), identity) and marker.get("bytes") == target.stat().st_size
+    is_ours = target.exists() and is_same(marker.get("job"), identity) and holds_what_was_written(target, marker)
     if is_ours and work.may_be_done:
         if folder_of(target).exists():  # killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
