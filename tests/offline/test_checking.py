@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rankwise
-from rankwise.errors import UsageError
+from rankwise.errors import RankwiseError, UsageError
 from rankwise.offline import running
 from tests.offline.inputs import rows, write
 from tests.offline.nets import build
@@ -73,6 +73,15 @@ def test_a_folder_with_things_of_somebody_elses_is_not_deleted(folder: Path) -> 
     run(folder, "out", overwrite=True, batch=8)  # what was written by an earlier job may go
 
     assert len(list((folder / "out").iterdir())) == 40
+
+
+@pytest.mark.parametrize("output", [".", "", "file://out.npy", f"{'x' * 300}.npy"])
+def test_what_is_no_name_for_an_output_is_told(folder: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "empty").mkdir()
+    monkeypatch.chdir(folder / "empty")
+
+    with pytest.raises(RankwiseError, match=r"no name for an output|File name too long"):
+        rankwise.predict(build, folder / "x.npy", output, **JOB)
 
 
 class Killed(BaseException):
