@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rankwise
-from rankwise.errors import UsageError
+from rankwise.errors import RankwiseError, UsageError
 from rankwise.offline import running
 from tests.offline.inputs import rows, write
 from tests.offline.nets import build
@@ -75,6 +75,15 @@ def test_a_folder_with_things_of_somebody_elses_is_not_deleted(folder: Path) -> 
     assert len(list((folder / "out").iterdir())) == 40
 
 
+@pytest.mark.parametrize("output", [".", "", "file://out.npy", f"{'x' * 300}.npy"])
+def test_what_is_no_name_for_an_output_is_told(folder: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "empty").mkdir()
+    monkeypatch.chdir(folder / "empty")
+
+    with pytest.raises(RankwiseError, match=r"no name for an output|File name too long"):
+        rankwise.predict(build, folder / "x.npy", output, **JOB)
+
+
 class Killed(BaseException):
     """Stands for SIGKILL."""
 
@@ -135,6 +144,14 @@ def test_an_output_of_another_unfinished_job_is_not_ones_own(folder: Path, monke
 
     with pytest.raises(UsageError, match="already there"):
         run(folder, "out.jsonl", restart=True)
+
+
+def test_a_finished_folder_from_which_a_file_was_taken_is_not_done(folder: Path) -> None:
+    run(folder, "out")
+    (folder / "out" / "00000007.npy").unlink()
+
+    with pytest.raises(UsageError, match="already there"):
+        run(folder, "out")
 
 
 def test_a_file_that_somebody_put_into_a_finished_folder_is_not_deleted(folder: Path) -> None:

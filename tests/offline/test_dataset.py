@@ -84,6 +84,12 @@ def test_a_column_named_twice_is_a_finding() -> None:
         batches(SAMPLES, 2, ("x", "x"))
 
 
+def test_a_column_cannot_stand_for_files() -> None:
+    """The name is that of a folder's paths, which are opened where the model is."""
+    with pytest.raises(UsageError, match="'__file__'"):
+        batches([{"__file__": "/etc/hostname", "x": 1.0}], 4)
+
+
 def test_samples_are_asked_for_once() -> None:
     asked = []
 

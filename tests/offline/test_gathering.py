@@ -59,6 +59,15 @@ for outputs, indices in (
     except rankwise.RankwiseError as error:
         assert error.finding.code == "RW841", error.finding
         print("told")
+try:
+    rankwise.gather_predictions(torch.zeros(3), 3 * world if rank else 2)
+except rankwise.RankwiseError as error:
+    assert "rank 1 was given a length of" in str(error), error
+    print("told")
+for dtype in (torch.int16, torch.uint16, torch.uint64, torch.float8_e5m2, torch.bfloat16, torch.complex64, torch.bool):
+    everything = torch.arange(2 * world).to(dtype)
+    got = rankwise.gather_predictions(everything[rank::world], 2 * world)
+    assert got.dtype == dtype and torch.equal(got.view(torch.uint8), everything.view(torch.uint8)), dtype
 kept = torch.nn.Parameter(torch.ones(2, 3).t())[:2]  # not contiguous, and with a gradient
 assert rankwise.gather_predictions(kept, 2 * world).shape == (2 * world, 2)
 dist.destroy_process_group()
@@ -82,7 +91,7 @@ def test_every_row_once_and_in_order(tmp_path: Path, world_size: int) -> None:
     outcomes = [rank.communicate(timeout=100) for rank in ranks]
 
     assert [rank.returncode for rank in ranks] == [0] * world_size, outcomes
-    assert all(stdout == "told\n" * 7 for stdout, _ in outcomes)
+    assert all(stdout == "told\n" * 8 for stdout, _ in outcomes)
 
 
 def test_without_a_group_it_only_orders() -> None:

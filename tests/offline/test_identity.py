@@ -96,12 +96,15 @@ def test_a_folder_whose_files_changed_is_another_one(tmp_path: Path, what: str) 
         rankwise.predict("tests.offline.nets:build", tmp_path / "x.files", tmp_path / "out.jsonl", **job)
 
 
-def test_a_dataset_with_other_first_rows_does_not_go_on_with_an_unfinished_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unfinished(monkeypatch, build, list(rows(50)), tmp_path / "out.npy")
+@pytest.mark.parametrize("given", [list, iter])
+def test_a_dataset_with_other_first_rows_does_not_go_on_with_an_unfinished_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any
+) -> None:
+    unfinished(monkeypatch, build, given(rows(50)), tmp_path / "out.npy")
 
     with pytest.raises(PredictError) as caught:
-        rankwise.predict(build, list(rows(50) + 1), tmp_path / "out.npy", **JOB)
-    done = rankwise.predict(build, list(rows(50)), tmp_path / "out.npy", **JOB)
+        rankwise.predict(build, given(rows(50) + 1), tmp_path / "out.npy", **JOB)
+    done = rankwise.predict(build, given(rows(50)), tmp_path / "out.npy", **JOB)
 
     assert caught.value.finding.code == "RW831"
     assert done.resumed_rows == 50
@@ -304,3 +307,33 @@ def test_another_file_of_the_same_size_and_time_is_another_job(tmp_path: Path, w
 
     with pytest.raises(UsageError, match="already there"):
         run()
+
+
+LINES = "x\n" + "".join(f"{i}\n" for i in range(100))
+MEANWHILE = {
+    "lines are added": (LINES, lambda path: path.write_text(f"{LINES}7\n8"), True),
+    "the last line is completed": (LINES[:-1], lambda path: path.write_text(f"{LINES[:-1]}999\n"), False),
+    "a longer file takes its place": (LINES, lambda path: path.write_text(LINES.replace("5", "55")), False),
+    "nothing": (LINES[:-1], lambda path: None, True),
+}
+
+
+@pytest.mark.parametrize(("content", "change", "is_fine"), MEANWHILE.values(), ids=MEANWHILE)
+def test_the_rows_are_those_that_were_there_when_it_began(tmp_path: Path, content: str, change: Any, is_fine: bool) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(content)
+
+    def build_changing() -> Any:
+        change(path)
+        return lambda x: x
+
+    def run() -> Any:
+        return rankwise.predict(build_changing, path, tmp_path / "out.npy", **JOB)
+
+    if not is_fine:
+        with pytest.raises(PredictError, match="was changed while it was read"):
+            run()
+        return
+    run()
+
+    assert np.load(tmp_path / "out.npy").tolist() == list(range(100))

@@ -164,6 +164,16 @@ def test_a_job_that_has_done_nothing_leaves_nothing(folder: Path, memory: fsspec
     assert memory.find("/data") == []
 
 
+def test_a_place_that_is_only_read_is_told(folder: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_read(*_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(type(memory), "_open", only_read)
+
+    with pytest.raises(RankwiseError, match="nothing can be written there"):
+        run(folder, OUT)
+
+
 def test_what_cannot_be_elsewhere_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="a folder cannot be written to memory://data/out"):
         run(folder, "memory://data/out")

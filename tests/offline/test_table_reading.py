@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankwise.errors import UsageError
+from rankwise.offline import table_reading
 from rankwise.offline.batches import Batch, Selection, taken
 from rankwise.offline.source import open_source
 
@@ -202,3 +203,16 @@ def test_a_file_is_read_a_few_megabytes_at_a_time(tmp_path: Path, suffix: str) -
     peaks = [pa.total_allocated_bytes() - before for _ in source.batches(8)]
 
     assert len(peaks) == 12 and max(peaks) < 40 << 20
+
+
+def test_pieces_are_joined_once_for_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a stream has them that is written row by row: joining costs as much as there are pieces."""
+    path = written(tmp_path / "x.arrow", pa.table({"x": np.arange(90.0)}), 1)
+    joined: list[int] = []
+    real = pa.concat_tables
+    monkeypatch.setattr(table_reading.pa, "concat_tables", lambda tables: (joined.append(len(tables)), real(tables))[1])
+
+    found = batches(path, Selection(), 40)
+
+    assert np.concatenate([batch.columns["x"] for batch in found]).tolist() == list(range(90))
+    assert joined == [40, 40, 10]

@@ -44,6 +44,8 @@ class Selection:
         wanted = list(self.columns) or [name for name in names if name not in self.keep]
         if len(set(self.columns)) < len(self.columns):
             raise UsageError("a column is named twice", why=", ".join(self.columns), next=("name each column of the model once",))
+        if FILE_COLUMN in wanted:
+            raise UsageError(f"a column {FILE_COLUMN!r} cannot be given to the model", why="it would stand for files", next=("rename it",))
         times = Counter(names)
         for name in (*wanted, *self.keep):
             if not times[name]:

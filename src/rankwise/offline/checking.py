@@ -14,7 +14,7 @@ from rankwise.files import is_special
 from rankwise.offline.addresses import Address, Place, is_address, path_or_address
 from rankwise.offline.executing import check_names
 from rankwise.offline.format import format_to_write
-from rankwise.offline.workspace import names_in, read_marker
+from rankwise.offline.workspace import names_in, read_marker, writing
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,14 @@ def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
         if not target.suffix:
             why = "its files would appear one by one, and nobody could tell when it is complete"
             raise UsageError(f"a folder cannot be written to {target}", why=why, next=("write one file: .parquet, .jsonl, .npy",))
+    elif not target.name:  # the folder one is in, or "file://out.npy", where "out.npy" is the name of a machine
+        raise UsageError(f"{target} is no name for an output", next=("give the path of a file, or of a folder that is not there yet",))
     elif not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
     if options.errors and not Path(options.errors).parent.is_dir():
         raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
     for place in (target, Path(options.errors) if options.errors else None):
-        if isinstance(place, Path) and is_special(place):
+        if isinstance(place, Path) and _is_special(place):
             why = "what is written appears under its name when it is complete, and would take the place of the pipe or device"
             raise UsageError(f"{place} is not a file", why=why, next=("give the path of a file",))
     if keep and not kind.keeps_columns:
@@ -80,6 +82,11 @@ def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
             next=("write .parquet, .jsonl or .csv",),
         )
     check_names(list(dict.fromkeys(keep)))
+
+
+def _is_special(path: Path) -> bool:
+    with writing(path):  # its name may be too long
+        return is_special(path)
 
 
 def check_apart(target: Place, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:

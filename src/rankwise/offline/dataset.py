@@ -32,6 +32,7 @@ class DatasetSource(Source):
         self.total = _length(dataset) if self._is_map else None
         self.identity = {"dataset": type(dataset).__qualname__, "length": self.total}
         self.is_one_shot = not self._is_map and iter(dataset) is dataset  # a generator
+        self._head: list[Row] = []  # of what can be read only once, so that its first rows can be compared before it is read
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         rows, looked_at = tee(self._rows(0))
@@ -59,10 +60,14 @@ class DatasetSource(Source):
 
     def _of_iterable(self) -> Iterator[Row]:
         """An iterator that raises has no next sample: that is the end."""
-        count = 0
+        yield from list(self._head)
+        count = len(self._head)
         try:
             for sample in self._dataset:
-                yield _row(sample)
+                row = _row(sample)
+                if self.is_one_shot and count < _SAMPLE:
+                    self._head.append(row)
+                yield row
                 count += 1
         except Exception as error:
             why = f"{type(error).__name__}: {str(error)[:300]}"

@@ -39,6 +39,7 @@ def gather_predictions(
 class _Kind(NamedTuple):
     """What one rank has; -1 indices: those of a DistributedSampler; -1 rows: outputs without rows."""
 
+    length: int
     rows: int
     indices: int
     dtype: torch.dtype
@@ -55,9 +56,12 @@ def _check_names(outputs: dict[str, torch.Tensor], group: Any, world_size: int) 
 
 def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, length: int, group: Any, world_size: int) -> list[_Kind]:
     """All ranks know all of them before the first row travels: one that raised on its own would leave the others waiting."""
-    most = -(-length // world_size)
     rows, indices = len(outputs) if outputs.dim() else -1, -1 if own is None else len(own)
-    found = _told_by_all(_Kind(rows, indices, outputs.dtype, tuple(outputs.shape[1:])), outputs, group, world_size)
+    found = _told_by_all(_Kind(length, rows, indices, outputs.dtype, tuple(outputs.shape[1:])), outputs, group, world_size)
+    if other := next((rank for rank, kind in enumerate(found) if kind.length != found[0].length), 0):
+        summary = f"rank {other} was given a length of {found[other].length}, rank 0 one of {found[0].length}"
+        raise PredictError("RW841", summary, next=("give the length of the whole dataset on every rank",))
+    most = -(-length // world_size)
     for rank, kind in enumerate(found):
         if kind.rows < 0:
             raise PredictError("RW841", f"the outputs of rank {rank} are not rows: a first dimension with one entry per row is wanted")
@@ -95,8 +99,13 @@ def _all_rows(rows: torch.Tensor, sizes: list[int], shape: tuple[int, ...], dtyp
     if len(rows):
         filled[: len(rows)] = rows.detach()
     gathered = [torch.empty_like(filled) for _ in sizes]
-    dist.all_gather(gathered, filled, group=group)
+    dist.all_gather(list(map(_bytes, gathered)), _bytes(filled), group=group)
     return torch.cat([part[:size] for part, size in zip(gathered, sizes)])
+
+
+def _bytes(rows: torch.Tensor) -> torch.Tensor:
+    """The same memory: gloo does not know every dtype."""
+    return rows.reshape(-1).view(torch.uint8)
 
 
 def _in_order(rows: torch.Tensor, indices: torch.Tensor, length: int) -> torch.Tensor:

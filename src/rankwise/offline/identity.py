@@ -92,16 +92,18 @@ _BLOCK, _BLOCKS = 4096, 16  # looked at of each file; the first and the last are
 _MAX_SAMPLED = 64  # files of a folder
 
 
-def _sample(path: Path, facts: os.stat_result) -> str:
-    """A checksum of blocks from the whole length of a file; empty where it cannot be opened, whose reader will say so."""
+def _sample(path: Path, facts: os.stat_result, nbytes: int | None = None) -> str:
+    """A checksum of blocks from the whole length of a file, or from its first bytes; empty where it cannot be opened, whose reader will
+    say so."""
     if not stat.S_ISREG(facts.st_mode):
         return ""
-    last = max(0, facts.st_size - _BLOCK)
+    size = facts.st_size if nbytes is None else nbytes
+    last = max(0, size - _BLOCK)
     digest = hashlib.sha256()
     try:
         with path.open("rb", buffering=0) as file:
             for place in sorted({last * number // (_BLOCKS - 1) for number in range(_BLOCKS)}):
-                digest.update(os.pread(file.fileno(), _BLOCK, place))
+                digest.update(os.pread(file.fileno(), min(_BLOCK, size - place), place))
     except OSError:
         return ""
     return digest.hexdigest()[:16]
@@ -112,11 +114,23 @@ _GROWING = (".csv", ".tsv", ".jsonl", ".ndjson")  # a line more at the end chang
 
 def was_rewritten(known: dict[str, Any]) -> bool:
     """Whether a file of this machine is not what it was; one that is gone is still being read."""
+    if "changed_ns" not in known:
+        return False
+    path = Path(known["path"])
     try:
-        now = file_identity(Path(known["path"])) if "changed_ns" in known else known
+        return file_identity(path) != known and not (path.suffix.lower() in _GROWING and _begins_with(path, known))
     except OSError:
         return False
-    return now != known and not (known["path"].endswith(_GROWING) and now["bytes"] > known["bytes"])
+
+
+def _begins_with(path: Path, known: dict[str, Any]) -> bool:
+    """Whether a file of lines holds all that was known of it, and more behind the end of the last line."""
+    size, facts = known["bytes"], path.stat()
+    if facts.st_size <= size or _sample(path, facts, size) != known["sample"]:
+        return False
+    with path.open("rb") as file:
+        file.seek(max(0, size - 1))
+        return file.read(1) == b"\n"
 
 
 def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:

@@ -165,6 +165,6 @@ class RemoteOutput:
     def _errors_as_findings(self, why: str = "what is done so far is kept") -> Iterator[None]:
         try:
             yield
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, NotImplementedError, pa.ArrowException) as error:  # the second: http:// and others that are only read
             steps = ("see who may write there, and whether it can be reached; then give the same command again",)
-            raise not_written(self.address, str(error)[:300], why, steps) from error
+            raise not_written(self.address, str(error)[:300] or "nothing can be written there", why, steps) from error

@@ -33,6 +33,7 @@ from rankwise.offline.workspace import (
     Workspace,
     another_job,
     folder_of,
+    holds_what_was_written,
     is_placed,
     is_same,
     names_in,
@@ -142,7 +143,7 @@ def _run_to_address(work: _Work, remote: RemoteOutput) -> Predicted:
 def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predicted:
     identity, options = work.identity, work.options
     marker = read_marker(target)
-    is_ours = target.exists() and is_same(marker.get("job"), identity) and marker.get("bytes") == target.stat().st_size
+    is_ours = target.exists() and is_same(marker.get("job"), identity) and holds_what_was_written(target, marker)
     if is_ours and work.may_be_done:
         if folder_of(target).exists():  # killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
@@ -220,9 +221,7 @@ class _Job:
 
     def _first_rows(self) -> str | None:
         """Of an input that has no path, size and time to be known by."""
-        if self._source.is_recognisable or self._source.is_one_shot:
-            return None
-        return first_rows_digest(self._source)
+        return None if self._source.is_recognisable else first_rows_digest(self._source)
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""

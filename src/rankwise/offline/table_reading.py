@@ -51,15 +51,23 @@ def batches_of_tables(tables: Iterator[Any], chosen: Chosen, size: int, first_ro
 
 def _rebatched(tables: Iterator[Any], size: int) -> Iterator[Any]:
     """Record batches of any length as tables of `size` rows; only the last one has fewer. Nothing is copied."""
-    held: list[Any] = []  # the rest of those before; what nobody needs is let go before more is read
+    held: list[Any] = []  # joined only when they fill a table: that costs as much as there are pieces
+    count = 0
     for piece in map(pa.table, tables):
-        rest = pa.concat_tables([*held, piece])
+        if len(piece):
+            held.append(piece)
+            count += len(piece)
+        del piece  # what nobody needs is let go before more is read
+        if count < size:
+            continue
+        rest = pa.concat_tables(held)
         while len(rest) >= size:
             yield rest.slice(0, size)
             rest = rest.slice(size)
-        held = [rest] if len(rest) else []
-        del piece, rest
-    yield from held
+        held, count = [rest] if len(rest) else [], len(rest)
+        del rest
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _own(column: Any) -> Any:

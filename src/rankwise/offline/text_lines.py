@@ -14,6 +14,7 @@ from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Chosen, Column, Row, is_arrow, of_rows
 from rankwise.offline.columns import is_lists, is_number, is_tensors, tensors
 from rankwise.offline.format import Source
+from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
 from rankwise.offline.values import is_utf8, plain
@@ -23,26 +24,38 @@ TOO_LONG = Row(why=f"more than {MAX_LINE >> 20} MB without an end")
 _SLICE = 1024  # rows that are plain values at a time: these take many times the memory of an array
 
 
-def lines_of(path: Place, position: int) -> Iterator[tuple[bytes | None, int]]:
-    """Each line with its end, and the byte behind it. None stands for a line that is too long: it is passed over, not held."""
+def lines_of(path: Place, position: int, stop: int | None = None) -> Iterator[tuple[bytes | None, int]]:
+    """Each line up to the byte `stop` with its end, and the byte behind it. None stands for a line that is too long: it is passed over,
+    not held."""
     with path.open("rb") as file:
         file.seek(position)
-        while line := file.readline(MAX_LINE):
+
+        def more() -> bytes:
+            return file.readline(MAX_LINE if stop is None else min(MAX_LINE, stop - position))
+
+        while line := more():
             position += len(line)
             if len(line) < MAX_LINE or line.endswith(b"\n"):
                 yield line, position
                 continue
             while line and not line.endswith(b"\n"):
-                line = file.readline(MAX_LINE)
+                line = more()
                 position += len(line)
             yield None, position
 
 
 class LinesSource(Source):
-    """The position behind each batch is a byte offset, so resuming does not read from the start."""
+    """The position behind each batch is a byte offset, so resuming does not read from the start. What is written to the end of the file
+    while it is read is not looked at: the last line may not be complete yet."""
 
     _start = 0  # the byte where the first row begins
     _chosen: Chosen = ([], [])
+
+    def __init__(self, path: Place) -> None:
+        self._path, self.identity = path, file_identity(path)
+
+    def _lines(self, position: int) -> Iterator[tuple[bytes | None, int]]:
+        return lines_of(self._path, position, self.identity["bytes"])
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
         """From this byte on, each row and the byte behind it."""

@@ -184,6 +184,11 @@ def read_marker(output: Path) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
+def holds_what_was_written(output: Path, marker: dict[str, Any]) -> bool:
+    """By its size, or the names of what is in it."""
+    return bool(marker.get("bytes") == output.stat().st_size and marker.get("names") == names_in(output))
+
+
 @contextmanager
 def writing(output: Path, why: str = "") -> Iterator[None]:
     """What a disk refuses, as a finding."""

@@ -59,6 +59,7 @@ JSON = {
     "too deep": (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "not JSON"),
     "a number without end": (b'{"x": ' + b"1" * 5000 + b"}\n", "not JSON"),
     "an array": (b"[1]\n", "a JSON array"),
+    "lists without end": (b'{"x": 1, "name": ' + b"[" * 400 + b"]" * 400 + b"}\n", "more than 250 lists"),
 }
 
 

@@ -17,9 +17,8 @@ from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Column, Row, Selection
 from rankwise.offline.format import Format, Parts
-from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, LinesSource, entries, json_text, lines_of, plain_rows
+from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, LinesSource, entries, json_text, plain_rows
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
@@ -34,7 +33,7 @@ class CsvSource(LinesSource):
     """Rows under a header line; `.tsv` has tabs. Only the columns that are wanted are looked at, and what is kept stays text."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
-        self._path = path
+        super().__init__(path)
         self._delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         header, self._start = next(self._records(0), ([], 0))
         if isinstance(header, Row) or not header:
@@ -50,7 +49,6 @@ class CsvSource(LinesSource):
         places = {name: at for at, name in enumerate(header)}
         self._at = {name: places[name] for part in self._chosen for name in part}
         self._kinds = self._find_kinds()
-        self.identity = file_identity(path)
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
         for fields, end in self._records(position):
@@ -61,7 +59,7 @@ class CsvSource(LinesSource):
         next line is read anew."""
         csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is the limit of a record
         while True:
-            lines, taken = lines_of(self._path, position), list[Line]()
+            lines, taken = self._lines(position), list[Line]()
             reader = csv.reader(_texts(lines, taken), delimiter=self._delimiter, strict=True)
             while (fields := self._record(reader, lines, taken)) is not None:
                 if fields:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Row, Selection
 from rankwise.offline.format import Format, Parts
-from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, lines_of, plain_rows
+from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, plain_rows
 
+_MAX_DEPTH = 250  # of lists and objects in each other: whatever copies or writes them calls itself for each level
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
 
 
 class JsonLinesSource(LinesSource):
     def __init__(self, path: Place, selection: Selection) -> None:
-        self._path = path
+        super().__init__(path)
         self._chosen = selection.of_first(self._first_rows(), path.name) or ([], list(selection.keep))
-        self.identity = file_identity(path)
 
     def _first_rows(self) -> Iterator[Row]:
         is_any_read = False
@@ -32,7 +32,7 @@ class JsonLinesSource(LinesSource):
                 return
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
-        for line, end in lines_of(self._path, position):
+        for line, end in self._lines(position):
             if line is None:
                 yield TOO_LONG, end
             elif line.strip():
@@ -47,7 +47,17 @@ class JsonLinesSource(LinesSource):
             return Row(why=f"not JSON: {str(error)[:200]}")
         if not isinstance(values, dict):
             return Row(why=f"a JSON {_kind(values)}, where an object is wanted")
+        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and _is_deep(values):
+            return Row(why=f"more than {_MAX_DEPTH} lists and objects within each other")
         return Row(values, values)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for each in inner if isinstance(each, (dict, list))]
+    return bool(level)
 
 
 def _kind(value: Any) -> str:
