@@ -94,6 +94,8 @@ class Address:
 class RemoteBytes:
     """The bytes of a file at an address, fetched as they are asked for: `len` and slices, as a mapped file has."""
 
+    stamp = None  # what a mapped file is known by, so that another one at its place is noticed; here the open one is read to its end
+
     def __init__(self, address: Address) -> None:
         self._file = address.open_arrow()
 
