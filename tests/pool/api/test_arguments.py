@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,10 @@ def test_shapes_as_numpy_takes_them() -> None:
 def test_a_request_of_a_stream_is_a_tuple(request_: Any) -> None:
     with Pool({"e": Model(BUILD)}, workers=0) as pool, pytest.raises(UsageError, match="tuple of a model's name"):
         list(pool.stream([request_]))
+
+
+def test_a_folder_that_was_removed_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(UsageError, match="was removed"):
+        Pool({"e": Model(BUILD)}, workers=1)

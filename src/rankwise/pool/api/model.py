@@ -83,9 +83,13 @@ class Model:
 
     def spec(self, name: str, device: str, seed: int | None) -> bytes:
         """All a worker needs to know, pickled; `seed` is for the random numbers of its build."""
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            steps = ("change to a folder that exists (os.chdir, cd) before making the pool",)
+            raise UsageError("the folder this process runs in was removed, and workers run in the same", next=steps) from None
         pickled, main = _pickled(name, "build", self.build) if callable(self.build) else (None, "")
         given, main_of_given = _pickled(name, "args, kwargs or warmup", (self.args, self.kwargs, self.warmup))
-        folder = os.getcwd()
         return pickle.dumps(
             {
                 "name": name,
