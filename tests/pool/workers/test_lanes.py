@@ -30,7 +30,7 @@ def test_writes_are_forgotten_and_reads_cost_nothing(has_pagemap: bool, monkeypa
         monkeypatch.setattr(lanes, "open_pagemap", lambda: -1)
     lane = Segment.create(SIZE, "test-lane")
     seen = Inputs()
-    seen.add_segment(os.dup(lane.fd), SIZE)
+    seen.add_segment([os.dup(lane.fd)], SIZE)
     try:
         lane.view[:] = 1
         tensor = seen.get((0, 0, SIZE), "uint8", (SIZE,), True)
@@ -46,6 +46,22 @@ def test_writes_are_forgotten_and_reads_cost_nothing(has_pagemap: bool, monkeypa
         assert int(again.sum()) == 2 * SIZE
         del again
         seen.finish()
+    finally:
+        lane.close()
+        if seen.pagemap >= 0:
+            os.close(seen.pagemap)
+
+
+def test_a_segment_that_cannot_be_had_keeps_its_number() -> None:
+    lane = Segment.create(SIZE, "test-lane")
+    seen = Inputs()
+    try:
+        lane.view[:] = 3
+        seen.add_segment([], SIZE)  # no descriptor was left
+        seen.add_segment([os.dup(lane.fd)], SIZE)
+        with pytest.raises(OSError, match="an input cannot be read in the worker: Too many open files"):
+            seen.get((0, 0, SIZE), "uint8", (SIZE,), True)
+        assert seen.lacks_segment and seen.raw((1, 0, 4)) == b"\3\3\3\3"
     finally:
         lane.close()
         if seen.pagemap >= 0:

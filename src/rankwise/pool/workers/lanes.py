@@ -4,6 +4,7 @@ the worker's own lane. Replicas of a model read the same copy of its weights."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import marshal
 import mmap
@@ -50,19 +51,28 @@ class Inputs:
     """The lane as this worker maps it, and the parts of it that the current task uses."""
 
     def __init__(self) -> None:
-        self.segments: list[Segment] = []
+        self.segments: list[Segment | OSError] = []  # or why it cannot be read here
+        self.lacks_segment = False  # and a task has asked for it
         self.in_use: list[tuple[Any, Segment, int, int]] = []  # the array behind each tensor, and where it lies
         self.pagemap = open_pagemap()
 
-    def add_segment(self, fd: int, size: int) -> None:
-        self.segments.append(Segment(fd, size, private=True))
-        self.segments[-1].close()  # the mapping is enough
+    def add_segment(self, fds: list[int], size: int) -> None:
+        """One that cannot be had keeps its number, or inputs would be read from another in its place."""
+        try:
+            if not fds:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel drops what finds no free number
+            self.segments.append(Segment(fds[0], size, private=True))
+        except OSError as error:
+            self.segments.append(error)
+        for fd in fds:  # the mapping is enough
+            os.close(fd)
+        fds.clear()
 
     def get(self, place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
         """For `unpack`: as `to_value`, also for arrays on the lane."""
         if type(place) is not bytes:
             number, offset, nbytes = place
-            segment = self.segments[number]
+            segment = self._segment(number)
             place = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
             self.in_use.append((place, segment, offset, nbytes))
         return to_value(place, dtype, shape, as_tensor)
@@ -71,7 +81,14 @@ class Inputs:
         if type(place) is bytes:
             return place
         number, offset, nbytes = place
-        return bytes(self.segments[number].map[offset : offset + nbytes])
+        return bytes(self._segment(number).map[offset : offset + nbytes])
+
+    def _segment(self, number: int) -> Segment:
+        segment = self.segments[number]
+        if isinstance(segment, OSError):
+            self.lacks_segment = True
+            raise OSError(segment.errno, f"an input cannot be read in the worker: {segment.strerror}")
+        return segment
 
     def alias(self, tensor: Any) -> tuple[Any, ...] | None:
         """Where on the lane this output already lies, if it is an input (or part of one) that was not written to."""

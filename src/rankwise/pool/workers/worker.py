@@ -95,6 +95,8 @@ class Worker:
                 self._on_one(message)
             else:
                 getattr(self, f"_on_{message[0]}")(*message[1:])
+            if self._inputs.lacks_segment:  # the task has failed; perhaps another worker can read the next one
+                return
 
     def _next_message(self) -> Any:
         """The next message. Without one for a while, or that long after a model was dropped, unused memory goes back to the machine."""
@@ -115,13 +117,15 @@ class Worker:
                 return message
 
     def _on_segment(self, size: int) -> None:
-        self._inputs.add_segment(self._receiver.fds.pop(0), size)
+        self._inputs.add_segment(self._receiver.fds, size)
+        if self._models and isinstance(self._inputs.segments[-1], OSError):  # what ran here has taken what it needs: a new worker has it
+            os._exit(1)
 
     def _on_load(self, serial: int, number: int, place: Any, has_file: bool) -> None:
         self._page.run(serial, time.monotonic_ns())
         started = time.perf_counter()
         self._inference.__exit__(None, None, None)  # parameters made inside it could never be trained or changed in place
-        weights_fd = self._receiver.fds.pop(0) if has_file else None
+        weights_fd = self._receiver.fds.pop(0) if has_file and self._receiver.fds else None  # without it, the model keeps its own
         try:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)), weights_fd)
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
