@@ -64,6 +64,22 @@ try:
 except rankwise.RankwiseError as error:
     assert "rank 1 was given a length of" in str(error), error
     print("told")
+tensor = torch.zeros(2)
+for outputs, indices in (  # of another kind, or unusable, on one rank or on all
+    ([tensor, {"a": tensor}], [None, None]),
+    ([{"a": tensor, "b": tensor}, {"a": tensor, "b": {"c": tensor}}], [None, None]),
+    ([tensor.numpy(), tensor], [None, None]),
+    ([{"a": tensor}, {"a": [1.0, 2.0]}], [None, None]),
+    ([[1.0, 2.0], [1.0, 2.0]], [None, None]),
+    ([tensor.to_sparse(), tensor], [None, None]),
+    ([tensor, tensor], [["first", "second"], [1, 3]]),
+):
+    try:
+        rankwise.gather_predictions(outputs[min(rank, 1)], 2 * world, indices[min(rank, 1)])
+    except rankwise.RankwiseError as error:
+        assert error.finding.code == "RW841" and "rank" in error.finding.summary, error.finding
+        print("told")
+assert set(rankwise.gather_predictions({1: tensor, "a": tensor}, 2 * world)) == {1, "a"}
 for dtype in (torch.int16, torch.uint16, torch.uint64, torch.float8_e5m2, torch.bfloat16, torch.complex64, torch.bool):
     everything = torch.arange(2 * world).to(dtype)
     got = rankwise.gather_predictions(everything[rank::world], 2 * world)
@@ -91,7 +107,7 @@ def test_every_row_once_and_in_order(tmp_path: Path, world_size: int) -> None:
     outcomes = [rank.communicate(timeout=100) for rank in ranks]
 
     assert [rank.returncode for rank in ranks] == [0] * world_size, outcomes
-    assert all(stdout == "told\n" * 8 for stdout, _ in outcomes)
+    assert all(stdout == "told\n" * 15 for stdout, _ in outcomes)
 
 
 def test_without_a_group_it_only_orders() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -117,8 +117,11 @@ class Row(NamedTuple):
     why: str = ""
 
 
-def of_rows(rows: list[Row], first_row: int, chosen: Chosen, position: int | None = None) -> Batch:
-    """Rows as columns; rows that cannot be read, or lack what the model wants, are set aside."""
+def of_rows(
+    rows: list[Row], first_row: int, chosen: Chosen, position: int | None = None, fractional: Collection[str] = frozenset()
+) -> Batch:
+    """Rows as columns; rows that cannot be read, or lack what the model wants, are set aside. Whole numbers of columns that are
+    `fractional` become floating point."""
     broken: dict[int, str] = {}
     for i, row in enumerate(rows):
         if row.why:
@@ -131,6 +134,7 @@ def of_rows(rows: list[Row], first_row: int, chosen: Chosen, position: int | Non
         filler = next(row.values for i, row in enumerate(rows) if i not in broken)
         whole = [filler if i in broken else row.values for i, row in enumerate(rows)]
         columns = {name: as_column([values[name] for values in whole]) for name in chosen[0]}
+        columns |= {name: _floating(columns[name]) for name in fractional}
     kept = {name: [row.kept.get(name) for row in rows] for name in chosen[1]}
     return Batch(first_row, columns, len(rows), broken, kept, position)
 
@@ -144,3 +148,20 @@ def as_column(values: list[Any]) -> Column:
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, or of what no array can hold
         return values
     return array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in NUMBERS else values
+
+
+def is_fractional(value: Any) -> bool:
+    """A number, or a list of numbers of one shape, with floating point in it."""
+    column = as_column([value])
+    return isinstance(column, np.ndarray) and column.dtype.kind == "f"
+
+
+def _floating(column: Column) -> Column:
+    if isinstance(column, np.ndarray):
+        return column.astype(np.float64) if _is_whole(column) else column
+    entries = [as_column([value]) for value in column]
+    return [entry[0].astype(np.float64).tolist() if _is_whole(entry) else value for entry, value in zip(entries, column)]
+
+
+def _is_whole(column: Column) -> bool:
+    return isinstance(column, np.ndarray) and column.dtype.kind in "iu"

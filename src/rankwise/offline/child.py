@@ -230,7 +230,7 @@ def _as_column(name: str, value: Any, length: int) -> Any:
         return array
     if not isinstance(value, (np.ndarray, list, tuple)):
         what = f"a {type(value).__name__} as {name!r}"
-        raise Unusable(f"the model returned {what}, where a tensor, an array or a list with one entry per row is wanted")
+        raise Unusable(f"the model returned {what}, where a tensor, an array or a list with one entry per row is wanted: leave it out")
     try:
         entries = [storable(item) for item in value]
     except TypeError as error:

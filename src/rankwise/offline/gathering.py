@@ -22,9 +22,12 @@ def gather_predictions(
     """
     rank, world_size = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
     if isinstance(outputs, dict):
-        _check_names(outputs, group, world_size)
-        return {name: gather_predictions(tensor, length, indices, group) for name, tensor in sorted(outputs.items())}
-    own = None if indices is None else torch.as_tensor(indices, dtype=torch.int64).cpu().reshape(-1)
+        names = sorted(outputs, key=repr)  # of any type
+        _check_names(names, outputs, group, world_size)
+        return {name: gather_predictions(outputs[name], length, indices, group) for name in names}
+    if why := _why_unusable(outputs, indices):
+        _told_by_all(why, None, group, world_size)
+    own = _as_indices(indices)
     kinds = _kinds(outputs, own, length, group, world_size)
     shape, dtype = _common_row(kinds)
     sizes = [kind.rows for kind in kinds]
@@ -46,12 +49,27 @@ class _Kind(NamedTuple):
     shape: tuple[int, ...]
 
 
-def _check_names(outputs: dict[str, torch.Tensor], group: Any, world_size: int) -> None:
+def _check_names(names: list[str], outputs: dict[str, torch.Tensor], group: Any, world_size: int) -> None:
     """All ranks have the same ones, or all are told: each name is a collective of its own."""
-    found = _told_by_all(sorted(outputs), next(iter(outputs.values()), None), group, world_size)
+    found = _told_by_all(names, next(iter(outputs.values()), None), group, world_size)
     if differing := [rank for rank, theirs in enumerate(found) if theirs != found[0]]:
-        summary = f"rank {differing[0]} has other outputs than rank 0; here they are {', '.join(sorted(outputs)) or 'none'}"
+        summary = f"rank {differing[0]} has other outputs than rank 0; here they are {', '.join(map(str, names)) or 'none'}"
         raise PredictError("RW841", summary, next=("return the same names on every rank, with no rows where there are none",))
+
+
+def _why_unusable(outputs: Any, indices: Any) -> str:
+    if not isinstance(outputs, torch.Tensor) or outputs.layout != torch.strided:
+        what = "sparse tensor" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        return f"a {what} as outputs, where a tensor or a dictionary of tensors is wanted"
+    try:
+        _as_indices(indices)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return f"indices that are no whole numbers: {error}"
+    return ""
+
+
+def _as_indices(indices: Sequence[int] | torch.Tensor | None) -> torch.Tensor | None:
+    return None if indices is None else torch.as_tensor(indices, dtype=torch.int64).cpu().reshape(-1)
 
 
 def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, length: int, group: Any, world_size: int) -> list[_Kind]:
@@ -74,12 +92,19 @@ def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, length: int, group: 
     return found
 
 
-def _told_by_all(mine: Any, outputs: torch.Tensor | None, group: Any, world_size: int) -> list[Any]:
-    """What every rank says of itself. NCCL sends it through the current GPU, which need not be the one that the outputs are on."""
+def _told_by_all(mine: Any, outputs: Any, group: Any, world_size: int) -> list[Any]:
+    """What every rank says of itself: names, the kind of a tensor, or in words what cannot be used, which all ranks raise then. NCCL
+    sends it through the current GPU, which need not be the one that the outputs are on."""
     found = [mine] * world_size
     if world_size > 1:
-        with torch.cuda.device(outputs.device) if outputs is not None and outputs.is_cuda else nullcontext():
+        with torch.cuda.device(outputs.device) if getattr(outputs, "is_cuda", False) else nullcontext():
             dist.all_gather_object(found, mine, group=group)
+    for rank, theirs in enumerate(found):
+        if isinstance(theirs, str):
+            raise PredictError("RW841", f"rank {rank} has {theirs}")
+        if type(theirs) is not type(found[0]):
+            what = ("a tensor", "a dictionary") if isinstance(theirs, _Kind) else ("a dictionary", "a tensor")
+            raise PredictError("RW841", f"rank {rank} has {what[0]}, rank 0 {what[1]}", next=("return the same kind on every rank",))
     return found
 
 

@@ -50,6 +50,7 @@ class LinesSource(Source):
 
     _start = 0  # the byte where the first row begins
     _chosen: Chosen = ([], [])
+    _fractional: frozenset[str] = frozenset()  # columns whose whole numbers are floating point, too
 
     def __init__(self, path: Place) -> None:
         self._path, self.identity = path, file_identity(path)
@@ -64,7 +65,7 @@ class LinesSource(Source):
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         rows = self._rows(position) if position is not None else islice(self._rows(self._start), first_row, None)
         while held := list(islice(rows, size)):
-            yield of_rows([row for row, _ in held], first_row, self._chosen, held[-1][1])
+            yield of_rows([row for row, _ in held], first_row, self._chosen, held[-1][1], self._fractional)
             first_row += len(held)
 
 

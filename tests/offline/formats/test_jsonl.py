@@ -126,3 +126,25 @@ def test_a_number_json_cannot_say_is_null(tmp_path: Path) -> None:
     write_output(tmp_path / "out.jsonl", lambda: iter(parts), 1)
 
     assert json.loads((tmp_path / "out.jsonl").read_text())["output"] == [None, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "whole", "wanted"),
+    [
+        (0.5, 1, [1.0]),
+        ([0.5, 2], [1, 0], [[1.0, 0.0]]),
+        ([0.5], [1, 0], [[1.0, 0.0]]),  # of several lengths
+        (["a", 0.5], ["b", 1], [["b", 1]]),
+    ],
+)
+def test_a_whole_number_in_a_column_of_fractions_is_floating_point_whatever_stands_beside_it(
+    tmp_path: Path, fraction: Any, whole: Any, wanted: Any
+) -> None:
+    content = lines(*[{"x": whole, "n": 1}] * 3, {"x": fraction, "n": 1}, {"x": None, "n": 1}, {"x": whole, "n": 1})
+    (tmp_path / "x.jsonl").write_bytes(content)
+    source = open_source(tmp_path / "x.jsonl", Selection(("x", "n")))
+
+    for size in (1, 2, 10):
+        columns = next(iter(source.batches(size))).columns
+        assert json.dumps(np.asarray(columns["x"][:1], object).tolist()) == json.dumps(wanted)
+        assert columns["n"].dtype.kind == "i"

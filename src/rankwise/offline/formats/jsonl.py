@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Row, Selection
+from rankwise.offline.batches import Row, Selection, is_fractional
 from rankwise.offline.format import Format, Parts
 from rankwise.offline.parts import column_names
 from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, plain_rows
 
 _MAX_DEPTH = 250  # of lists and objects in each other: whatever copies or writes them calls itself for each level
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
+_KIND_ROWS, _KIND_BYTES = 100, 16 << 20  # how far to look for a fraction
 
 
 class JsonLinesSource(LinesSource):
     def __init__(self, path: Place, selection: Selection) -> None:
         super().__init__(path)
         self._chosen = selection.of_first(self._first_rows(), path.name) or ([], list(selection.keep))
+        self._fractional = self._find_fractional()
+
+    def _find_fractional(self) -> frozenset[str]:
+        """Columns with a fraction in one of the first rows. JSON may say 1 for 1.0, and its type must not hang on the rows beside it."""
+        rows = [row for row, _ in takewhile(lambda each: each[1] < _KIND_BYTES, islice(self._rows(0), _KIND_ROWS))]
+        return frozenset(name for name in self._chosen[0] if any(is_fractional(row.values.get(name)) for row in rows))
 
     def _first_rows(self) -> Iterator[Row]:
         is_any_read = False
