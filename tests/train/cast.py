@@ -141,6 +141,9 @@ def act(role: dict[str, Any]) -> int:
     options = {name: args.pop(name) for name in ("backend", "timeout_s", "collective_timeout_s") if name in args}
     began = time.monotonic()
     try:
+        for _ in range(args.pop("num_sessions_before", 0)):
+            with session(**options):
+                pass
         with session(**options) as job:
             facts = {"rank": job.rank, "world": job.world_size, "local": job.local_rank, "backend": job.backend}
             facts |= {"notes": [note.to_dict() for note in job.notes], "seconds": time.monotonic() - began}

@@ -177,6 +177,29 @@ def test_loops_over_a_loader_inside_of_a_loop_over_it_change_neither_its_samples
     assert places == [(0, 2 * number + 2) for number in range(12) if number not in (1, 3)]
 
 
+def test_what_is_read_inside_of_a_loop_moves_no_checkpoint() -> None:
+    loader = Loader(range(24), batch_size=2, shuffle=True)  # type: ignore[arg-type]
+    places = []
+    for epoch in loader.epochs(2):
+        for number, _ in enumerate(loader, 1):
+            if number == 4:
+                list(loader)
+            elif number > 1:
+                next(iter(loader))
+            places.append((loader.state_dict()["epoch"] - epoch, loader.state_dict()["done"]))
+        assert (loader.state_dict()["epoch"], loader.state_dict()["done"]) == (epoch + 1, 0)
+
+    assert places == 2 * [(0, 2 * number) for number in range(1, 13)]
+
+
+def test_both_loaders_of_a_zip_have_another_order_in_every_epoch() -> None:
+    one, other = (Loader(range(24), batch_size=2, shuffle=True) for _ in range(2))  # type: ignore[arg-type]
+
+    for _ in range(3):
+        assert all(left.tolist() == right.tolist() for left, right in zip(one, other))
+    assert one.state_dict() == other.state_dict()
+
+
 @pytest.mark.parametrize("num_batches", [3, 13])
 def test_reading_again_after_an_epoch_is_not_what_a_checkpoint_goes_on_with(num_batches: int) -> None:
     loader = Loader(range(24), batch_size=2, shuffle=True)  # type: ignore[arg-type]

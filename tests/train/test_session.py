@@ -39,6 +39,12 @@ def test_ranks_become_one_job_and_leave_nothing(cast: Stage) -> None:
     assert "4 rank(s) with gloo on cpu" in parts[0].text
 
 
+def test_a_process_has_one_session_after_the_other(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("sum", 2, num_sessions_before=2))
+
+    assert [(part.code, part.told.get("sum")) for part in parts] == [(0, 1.0)] * 2, parts[0].text
+
+
 def test_a_bare_process_is_a_world_of_one_without_a_socket(cast: Stage) -> None:
     (part,) = cast.end([cast.play("sum", {})])
 

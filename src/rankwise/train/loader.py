@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ class Loader:
         self.length = 0 if self.is_stream else len(dataset)  # type: ignore[arg-type]
         self.epoch = 0
         self._trained: int | None = None  # the epoch whose turn it is in `epochs`
+        self._open_loops: list[_Loop] = []  # those begun in that turn, the outer one first
         self._options = dict(dataloader_options)
         self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
         self._dataloader: DataLoader[Any] | None = None
@@ -77,6 +79,7 @@ class Loader:
         """The epochs that are still to do, each with an order of its own, also after a `break` in one of them."""
         while self.epoch < num_epochs:
             epoch = self._trained = self.epoch
+            self._open_loops = []
             try:
                 yield epoch
             finally:
@@ -92,16 +95,24 @@ class Loader:
         self._num_taken = 0
         order = self._order = epoch_order(self.length, self.seed, epoch) if self.shuffle else range(self.length)
         self._worker_seeds.seed = mixed_seed(self.seed, epoch, done, self.rank)
-        for num_taken, portion in enumerate(self._streamed() if self.is_stream else self._planned(), 1):
-            # another loop over this loader, inside of this one, has its own
-            self.epoch, self.plan, self._num_taken, self._order = epoch, plan, num_taken, order
-            self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
-            try:
+        loop = _Loop(epoch, plan)
+        self._open_loops.append(loop)
+        loops = self._open_loops
+        try:
+            for num_taken, portion in enumerate(self._streamed() if self.is_stream else self._planned(), 1):
+                # another loop over this loader, inside of this one, has its own
+                self.epoch, self.plan, self._num_taken, self._order = epoch, plan, num_taken, order
+                loop.num_taken = num_taken
+                self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
                 yield self.current
-            except GeneratorExit:
-                if num_taken == 1:  # only looked at, as by `next(iter(loader))`: that uses up nothing of what is to be resumed
-                    self._begin_at = done
-                raise
+        except GeneratorExit:
+            if loop.num_taken == 1:  # only looked at, as by `next(iter(loader))`: that uses up nothing of what is to be resumed
+                self._begin_at = done
+            elif not self.is_stream and loop.num_taken == plan.num_steps:  # nobody asks for the end after it, as `zip` of two loaders
+                self._begin(epoch + 1)
+            raise
+        finally:
+            loops.remove(loop)
         self._begin(epoch + 1)
 
     def suit(self, least: int) -> None:
@@ -134,9 +145,13 @@ class Loader:
         return part.tolist() if isinstance(part, torch.Tensor) else list(part)
 
     def state_dict(self) -> dict[str, Any]:
-        epoch, done = self.epoch, self._done()
-        if self._trained is not None and epoch > self._trained:  # what is read after the epoch, inside of its turn, is for evaluation
-            epoch, done = self._trained + 1, 0
+        epoch, done = self.epoch, self._done(self.plan, self._num_taken)
+        if self._trained is not None:
+            # one batch may have been a look whose iterator somebody keeps
+            if outer := next((loop for loop in self._open_loops if loop.epoch == self._trained and loop.num_taken > 1), None):
+                epoch, done = outer.epoch, self._done(outer.plan, outer.num_taken)
+            elif epoch > self._trained:  # what is read after the epoch, inside of its turn, is for evaluation
+                epoch, done = self._trained + 1, 0
         return {"epoch": epoch, "done": done, "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -186,10 +201,8 @@ class Loader:
     def _plan_after(self, done: int) -> Plan:
         return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
 
-    def _done(self) -> int:
-        if self.is_stream:
-            return self.plan.done + self._num_taken * self.global_batch
-        return self.plan.done_after(self._num_taken)
+    def _done(self, plan: Plan, num_taken: int) -> int:
+        return plan.done + num_taken * self.global_batch if self.is_stream else plan.done_after(num_taken)
 
     def _check_ranks(self) -> None:
         if (now := group.world_size()) != self.world_size:
@@ -220,6 +233,15 @@ class Loader:
                 f"uneven='drop' leaves nothing: {self.length} samples, {self.global_batch} in a step of all ranks",
                 next=("use 'join' or 'pad', or smaller batches",),
             )
+
+
+@dataclass(eq=False)
+class _Loop:
+    """Where one of several loops over a loader is."""
+
+    epoch: int
+    plan: Plan
+    num_taken: int = 0
 
 
 class _OwnIndices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import socket
 import time
@@ -36,6 +37,7 @@ _SILENT = "it has not answered for"
 _HOPELESS = re.compile(r"[\s/:@\[\]]")  # nothing with one of these could become a host's name
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
+_kept: dict[tuple[int, MeetingPlace], tuple[Store, str]] = {}  # the stores that this process has opened
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
     deadline = time.monotonic() + timeout_s
     addresses = resolve_store(place, me, deadline)
     if me.rank == 0 and not place.kept_by_launcher:
-        store, own_address = _opened(place, addresses, me)
+        store, own_address = _kept_open(place, addresses, me)
         return OpenStore(StoreClient(store), partial(_client, own_address, place.port), addresses[0], is_ours=True)
     for attempt in range(_ATTEMPTS):
         address = reach(place, addresses, me, deadline)
@@ -98,6 +100,14 @@ def _unresolvable(place: MeetingPlace, me: Place, error: str, waited_s: float) -
 # -- stage: store reached -----------------------------------------------------------------------------------------------------
 
 
+def _kept_open(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[Store, str]:
+    """Open until this process ends: quick ranks come to its next session while it is still leaving the one before."""
+    key = os.getpid(), place
+    if key not in _kept:
+        _kept[key] = _opened(place, addresses, me)
+    return _kept[key]
+
+
 def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[Store, str]:
     """Listen where the others will look: on loopback alone if that is what all were told, else on every address as torch does.
 
@@ -115,7 +125,9 @@ def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[Store
             fd = ear.detach()
     except OSError as error:
         raise StartError(_not_opened(place, me, error)) from None
-    return TCPStore(own, place.port, is_master=True, timeout=_CALL_TIMEOUT, wait_for_workers=False, master_listen_fd=fd), own
+    # multi_tenant: an init_process_group of the user's own, after the session, shares it
+    store = TCPStore(own, place.port, is_master=True, timeout=_CALL_TIMEOUT, wait_for_workers=False, multi_tenant=True, master_listen_fd=fd)
+    return store, own
 
 
 def _ear(loopback: str) -> socket.socket:
