@@ -106,6 +106,20 @@ def test_a_small_first_batch_shows_a_slight_dependence_too(rows: int) -> None:
     assert all(ok and torch.allclose(value, row * 1.01) for (ok, value), row in zip(results, ROWS[1:]))
 
 
+@pytest.mark.parametrize("rows", [3, 16])
+def test_labels_that_many_rows_share_hide_no_dependence(rows: int) -> None:
+    """Half of the rows above the median get the same alone, and both halves of a batch may have as many of them."""
+    numbers, wrong = torch.Generator().manual_seed(1), 0
+    for seed in range(200):
+        checker, x = RowChecker(), torch.randn(rows, 6, generator=numbers)
+        checker._random.seed(seed)
+        model = Loaded("m", DEPENDENT["labels of the batch"], torch.device("cpu"), 0)
+        results = Runner(checker).run(model, [(row[None],) for row in x], [1] * rows, lambda place: (x[place : place + 1],))  # noqa: B023
+        wrong += any(bool(value) for _, value in results)
+
+    assert not wrong
+
+
 class Flips:
     """An answer that hangs by a hair: it comes out differently for one row in a batch of a certain size, now and then."""
 
@@ -165,7 +179,7 @@ def test_the_limit_is_for_each_call_of_the_model_not_for_all_looks_at_it() -> No
     with Pool(
         {"m": Model("tests.pool.models:slow_rows", args=(0.3,), max_batch=4, limit_s=1.6, warmup=torch.zeros(1, 2))}, workers=1
     ) as pool:
-        # Eight calls, of all rows and of some, which take longer than the limit.
+        # Nine calls, of all rows and of some, which take longer than the limit.
         assert torch.equal(pool.submit("m", torch.arange(8.0).view(4, 2)).result(60), 2 * torch.arange(8.0).view(4, 2))
 
 
