@@ -165,6 +165,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("how", ["code", "input", "package"])
+def test_a_function_that_no_new_process_would_find_is_told(tmp_path: Path, how: str) -> None:
+    script = "import rankwise\ndef f(): pass\nif __name__ == '__main__':\n    rankwise.spawn(f, 2)\n"
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(script)
+    words = {"code": ["-c", script], "input": ["-"], "package": ["-m", "package"]}[how]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, *words], input=script, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+
+    assert done.returncode == 1 and "RW001" in done.stderr and "a new process cannot find f" in done.stderr, done.stderr
+
+
 def test_a_script_without_the_guard_is_told_once(tmp_path: Path) -> None:
     done = run("import rankwise\n\ndef work():\n    pass\n\nrankwise.spawn(work, 2)\n", tmp_path)
 

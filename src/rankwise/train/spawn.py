@@ -55,6 +55,7 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
         raise UsageError(f"nproc must be a whole number of at least 1, not {nproc!r}", next=("rankwise.spawn(train, 2)",))
     if getattr(multiprocessing.current_process(), "_inheriting", False) and _SPAWNED in os.environ:
         raise SystemExit(_NO_GUARD_CODE)  # quietly: the process that started this one tells
+    _check_can_be_found(fn)
     work = pickled(fn, args)
     store = _open_store()
     workers: list[Worker] = []
@@ -91,6 +92,20 @@ class Worker:
     rank: int
     process: multiprocessing.process.BaseProcess
     pipe: multiprocessing.connection.Connection
+
+
+def _check_can_be_found(fn: Callable[..., Any]) -> None:
+    """A new process runs the main module again to find what is defined there; that of `-c`, a notebook or a package it does not find."""
+    main = sys.modules["__main__"]
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    is_input = spec is None and path is not None and not os.path.isfile(path)  # <stdin>, and multiprocessing would look for that file
+    is_found = not spec.name.endswith("__main__") if spec is not None else path is not None
+    if is_input or (not is_found and getattr(fn, "__module__", None) == "__main__"):
+        raise UsageError(
+            f"a new process cannot find {getattr(fn, '__qualname__', fn)}: this program is no file that it could run again",
+            why="it is standard input, `python -c`, a notebook, or the __main__ of a package",
+            next=("put the function into a module and import it from there, in a program that is a file",),
+        )
 
 
 def pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
