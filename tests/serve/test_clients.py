@@ -58,6 +58,7 @@ def test_perf_analyzer_runs_to_the_end_and_counts_as_we_do(protocol: str, servin
 
 
 def statistics(client: Client) -> dict[str, int]:
+    client.close()  # the program may have run for longer than the server keeps an idle connection
     said: dict[str, Any] = client.get("/v2/models/sums/stats").json["model_stats"][0]
     found = {what: said["inference_stats"][what]["count"] for what in ("success", "fail")}
     return {**found, "rows": said["inference_count"]}
