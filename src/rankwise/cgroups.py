@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rankwise.files import text_of
+from rankwise.files import text_if_readable
 
 _OWN = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
@@ -16,7 +16,7 @@ def memory_limits() -> Iterator[tuple[int, int]]:
     """Limit and use in bytes, of each group around this process that has a limit."""
     for group in _groups("memory"):
         for limit_file, used_file in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            limit, used = text_of(group / limit_file).strip(), text_of(group / used_file).strip()
+            limit, used = text_if_readable(group / limit_file).strip(), text_if_readable(group / used_file).strip()
             if limit.isdigit() and used.isdigit() and int(limit) < _NO_LIMIT:
                 yield int(limit), max(0, int(used) - _reclaimable(group))
 
@@ -24,21 +24,21 @@ def memory_limits() -> Iterator[tuple[int, int]]:
 def cpu_quotas() -> Iterator[float]:
     """Cores, of each group around this process that has a quota."""
     for group in _groups("cpu"):
-        version_1 = text_of(group / "cpu.cfs_quota_us"), text_of(group / "cpu.cfs_period_us")
-        quota, period = (*(text_of(group / "cpu.max") or " ".join(version_1)).split(), "", "")[:2]
+        version_1 = text_if_readable(group / "cpu.cfs_quota_us"), text_if_readable(group / "cpu.cfs_period_us")
+        quota, period = (*(text_if_readable(group / "cpu.max") or " ".join(version_1)).split(), "", "")[:2]
         if quota.isdigit() and period.isdigit():  # not "max", nor -1
             yield int(quota) / int(period)
 
 
 def _reclaimable(group: Path) -> int:
     """Page cache that goes away when memory is wanted, but is counted as used until then."""
-    words = [line.split() for line in text_of(group / "memory.stat").splitlines()]
+    words = [line.split() for line in text_if_readable(group / "memory.stat").splitlines()]
     return sum(int(nbytes) for name, nbytes in words if name in ("inactive_file", "active_file"))
 
 
 def _groups(controller: str) -> Iterator[Path]:
     """The folders of this process's group and of those above it; inside a container the root is its own."""
-    for line in text_of(_OWN).splitlines():
+    for line in text_if_readable(_OWN).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue

@@ -78,7 +78,7 @@ def what_stops(error: OSError) -> tuple[str, str]:
     return what, "see what is at that path, and who may write there (ls -ld)"
 
 
-def text_of(path: Path) -> str:
+def text_if_readable(path: Path) -> str:
     """Its text; empty where it cannot be read."""
     try:
         return path.read_text(errors="replace")

@@ -17,7 +17,7 @@ from rankwise.evidence.frames import is_user_file, last_exception
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.records import Call, Ended, Helper, RankEvidence, Sample, SentSignal, Stack, Thread
 from rankwise.evidence.ring import RingWindow, read_ring
-from rankwise.files import text_of
+from rankwise.files import text_if_readable
 from rankwise.launch.flight import fetch_flights
 from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
 from rankwise.launch.stacks import parse_faulthandler
@@ -260,7 +260,7 @@ class Observer:
         return None, 0
 
     def _crash_stack(self, pid: int) -> tuple[int, Stack] | None:
-        text = text_of(self._live / f"f-{pid}")
+        text = text_if_readable(self._live / f"f-{pid}")
         if "Fatal Python error" not in text:  # a script that enables faulthandler itself has it on its own stderr
             text = self.last_output(pid)
         if "Fatal Python error" not in text:

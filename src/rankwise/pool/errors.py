@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, headline
-from rankwise.files import text_of
+from rankwise.files import text_if_readable
 from rankwise.findings import Finding, signal_name
 from rankwise.sizes import bytes_text
 
@@ -266,12 +266,12 @@ class OomWatch:
 
     def _count_of_group(self) -> int | None:
         """Kills in this process' control group (version 2). In a container the group often is the root of the visible tree."""
-        path = next((line[3:] for line in text_of(self._proc / "self/cgroup").splitlines() if line.startswith("0::")), "")
-        counts = [_oom_kills(text_of(folder / "memory.events")) for folder in (self._cgroups / path.lstrip("/"), self._cgroups)]
+        path = next((line[3:] for line in text_if_readable(self._proc / "self/cgroup").splitlines() if line.startswith("0::")), "")
+        counts = [_oom_kills(text_if_readable(folder / "memory.events")) for folder in (self._cgroups / path.lstrip("/"), self._cgroups)]
         return next((count for count in counts if count is not None), None)
 
     def _count_of_machine(self) -> int:
-        return _oom_kills(text_of(self._proc / "vmstat")) or 0
+        return _oom_kills(text_if_readable(self._proc / "vmstat")) or 0
 
 
 def _oom_kills(text: str) -> int | None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
-from rankwise.files import text_of
+from rankwise.files import text_if_readable
 from rankwise.pool.errors import (
     MAX_BUILDS,
     MAX_KILLS,
@@ -412,7 +412,7 @@ class Supervisor:
         handle.kill()
 
     def _is_stopped(self, number: int, pid: int, now: float) -> bool:
-        if not text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
+        if not text_if_readable(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
             self._stopped_since.pop(number, None)
             return False
         return now - self._stopped_since.setdefault(number, now) > STOPPED_AFTER_S
