@@ -16,7 +16,7 @@ from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
 from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.backend import Machine, PoolOptions, Requests, memory_limits, plan_workers, states_of, this_machine
-from rankwise.pool.errors import pool_closed
+from rankwise.pool.errors import no_worker, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
@@ -76,11 +76,13 @@ class Processes:
         self._supervisor = Supervisor(state, self.lifecycle)
         try:
             self.lifecycle.go_on(time.monotonic())
-        except BaseException:
+            self._listener.start()
+        except BaseException as error:
             self.lifecycle.close()
             self._listener.close_own()
+            if isinstance(error, (BlockingIOError, RuntimeError)):
+                raise no_worker(f"no process or thread can be started: {error}", ("ulimit -u says how many there may be",)) from error
             raise
-        self._listener.start()
 
     @property
     def is_closed(self) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from rankwise.cli.top import _text
 from rankwise.pool import DeadlineExceeded, Model, Pool
 from rankwise.pool.errors import PoolError
 from rankwise.pool.schedule.state import Seat
+from rankwise.pool.workers import fork_server
 from rankwise.pool.workers.fork_server import ForkServer, pause_s
 from rankwise.pool.workers.supervisor import Lifecycle
 from tests.families import mostly_live
@@ -185,6 +187,52 @@ def test_one_that_stands_stopped_is_replaced(pool: Pool) -> None:
     for pid in pids(pool):
         kill(pid)
     assert pool.submit("facts").result(WAIT_S)["pid"]
+
+
+NO_FORK = """
+import os
+def fork(fork=os.fork):
+    if os.path.exists({flag!r}):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = fork
+"""
+
+
+def test_where_no_process_can_be_forked_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flag = tmp_path / "no more processes"
+    start = f"exec({NO_FORK.format(flag=str(flag))!r}); "
+    monkeypatch.setattr(fork_server, "_START", start.replace("{", "{{").replace("}", "}}") + fork_server._START)
+    with Pool({"facts": Model(f"{HERE}:facts")}, workers=1) as pool:
+        first, victim = fork_server_pid(pool), pool.submit("facts").result(WAIT_S)["pid"]
+        flag.touch()
+        kill(victim)
+        wait_for(lambda: caplog.text.count("could not be made ([Errno 11] Resource temporarily unavailable)") == 2)
+        assert isinstance(pool.submit("facts", deadline_s=0.05).exception(WAIT_S), DeadlineExceeded)
+        waiting = pool.submit("facts")
+        flag.unlink()
+
+        assert waiting.result(WAIT_S)["pid"] != victim
+        assert fork_server_pid(pool) == first and pool.stats()["restarts"] == 1
+
+
+def test_where_no_thread_can_be_started() -> None:
+    def start_thread(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = {child.pid for child in psutil.Process().children()}
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(PoolError, match="can't start new thread"):
+        patch.setattr(threading, "_start_new_thread", start_thread)
+        Pool({"echo": Model("tests.pool.models:echo")}, workers=2)
+    assert {child.pid for child in psutil.Process().children()} <= before
+    with Pool({"sleeper": Model(f"{HERE}:sleeper", limit_s=0.5)}, workers=1) as pool, pytest.MonkeyPatch.context() as patch:
+        pool.submit("sleeper", 0.0).result(WAIT_S)
+        patch.setattr(threading, "_start_new_thread", start_thread)
+
+        assert "RW806" in str(pool.submit("sleeper", 60.0).exception(WAIT_S))
+        assert pool.submit("sleeper", 0.0).result(WAIT_S)
 
 
 def test_closing_ends_workers_that_have_outlived_it() -> None:

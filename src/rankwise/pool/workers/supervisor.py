@@ -32,7 +32,7 @@ from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, d
 from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import SLOTS, WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
-from rankwise.pool.workers.fork_server import UNMADE_FROM, ForkServer, pause_s
+from rankwise.pool.workers.fork_server import UNBORN_FROM, UNMADE_FROM, ForkServer, pause_s
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
@@ -74,15 +74,17 @@ class Lifecycle:
         for seat in due:
             try:
                 self._start_worker(seat)
-                self._has_made_one, self._unmade = True, 0
+                self._has_made_one = True
             except OSError as error:  # no more files, or no memory
                 if not self._has_made_one:  # the first attempt: whoever makes the pool gets the error
                     steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
                     raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
-                pause = pause_s(UNMADE_FROM + self._unmade)
-                log.warning("a worker could not be made (%s); it is tried again in %g s", error, pause)
-                self._vacant.append((now + pause, seat))
-                self._unmade += 1
+                self._try_later(seat, now, pause_s(UNMADE_FROM + self._unmade), str(error))
+
+    def _try_later(self, seat: Seat, now: float, pause: float, why: str) -> None:
+        log.warning("a worker could not be made (%s); it is tried again in %g s", why, pause)
+        self._vacant.append((now + pause, seat))
+        self._unmade += 1
 
     def _has_fork_server(self, now: float) -> bool:
         if now < self._start_at:
@@ -121,6 +123,9 @@ class Lifecycle:
             fork_server.complaint = message[1]
         elif message[0] == "born" and message[1] in self.workers:
             self.workers[message[1]].handle.born(message[2])
+            self._unmade = 0
+        elif message[0] == "unborn" and message[1] in self.workers:
+            self._was_not_born(self.workers[message[1]], message[2])
         elif message[0] == "ended":
             for worker in [worker for worker in self.workers.values() if worker.handle.pid == message[1]]:
                 self.remove_dead(worker, message[2])
@@ -169,6 +174,12 @@ class Lifecycle:
             handle.given_away()
         self._scheduler.workers[worker.number] = self.workers[worker.number] = worker
         self._listener.add(worker)
+
+    def _was_not_born(self, worker: WorkerState, why: str) -> None:
+        worker.handle.is_gone = True
+        with worker.handle.reading, self._state.lock:
+            self._remove(worker, Death(None))
+            self._try_later(worker.handle.seat, time.monotonic(), pause_s(UNBORN_FROM + self._unmade), why)
 
     def remove_dead(self, worker: WorkerState, exit_code: int | None) -> None:
         """Remove a worker that has ended, and replace it. Runs in the listener's thread, without the lock."""
@@ -349,7 +360,11 @@ class Supervisor:
             hung_s = self._hung_s(worker)
             if hung_s is not None:
                 handle.verdict = Death(None, hung_s=hung_s)
-                threading.Thread(target=self._end_hung, args=(handle, hung_s), name="rankwise-look", daemon=True).start()
+                look = partial(self._end_hung, handle, hung_s)
+                try:
+                    threading.Thread(target=look, name="rankwise-look", daemon=True).start()
+                except RuntimeError:  # no more threads can be had
+                    look()
             elif self._is_stopped(worker.number, handle.pid, now):
                 handle.verdict = Death(None, stopped=True, own_doing=handle.page.is_own_doing)
                 log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, handle.pid)
