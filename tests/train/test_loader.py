@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
+from rankwise.train import Step
 from rankwise.train.loader import Loader
 from tests.train.farm import Farm
 from tests.train.jobs import Numbers, Stream
@@ -182,7 +184,7 @@ def test_what_is_read_inside_of_a_loop_moves_no_checkpoint() -> None:
     places = []
     for epoch in loader.epochs(2):
         for number, _ in enumerate(loader, 1):
-            if number == 4:
+            if number in (1, 4):
                 list(loader)
             elif number > 1:
                 next(iter(loader))
@@ -235,3 +237,51 @@ def test_what_a_stream_draws_does_not_move_the_generators_of_the_model() -> None
     list(Loader(Stream(Numbers(23), shuffled=True), batch_size=4))
 
     assert (torch.rand(()).item(), random.random()) == expected
+
+
+@pytest.mark.parametrize("is_in_turn", [False, True])
+def test_the_place_is_that_of_the_loop_that_trains(is_in_turn: bool) -> None:
+    loader = Loader(torch.arange(24.0).reshape(12, 2), batch_size=2, shuffle=True)  # type: ignore[arg-type]
+    model = nn.Linear(2, 1)
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    places = []
+
+    def train_an_epoch() -> None:
+        look = iter(loader)
+        next(look)
+        for x in step.over(loader):
+            step.backward(model(x).sum())
+            for number, _ in enumerate(loader):
+                places.append((loader.state_dict()["epoch"], loader.state_dict()["done"]))
+                if number == step.count:
+                    break
+            places.append((loader.state_dict()["epoch"], loader.state_dict()["done"]))
+
+    if is_in_turn:
+        for _ in loader.epochs(1):
+            train_an_epoch()
+    else:
+        train_an_epoch()
+
+    assert list(dict.fromkeys(places)) == [(0, 2 * number) for number in range(1, 7)]
+
+
+def test_the_place_after_a_break_is_not_that_of_a_loop_inside() -> None:
+    loader = Loader(range(24), batch_size=2)  # type: ignore[arg-type]
+    for number, _ in enumerate(loader):
+        if number == 5:
+            list(islice(loader, 2))
+            break
+
+    assert (loader.state_dict()["epoch"], loader.state_dict()["done"]) == (0, 12)
+
+
+def test_loops_inside_of_one_whose_workers_persist_take_none_of_its_samples() -> None:
+    loader = Loader(range(12), batch_size=2, num_workers=1, persistent_workers=True, multiprocessing_context="fork")  # type: ignore[arg-type]
+    read = []
+    for number, batch in enumerate(loader):
+        read += batch.tolist()
+        if number in (1, 3):
+            assert [y.tolist() for y in islice(loader, 5 * number)][:2] == [[0, 1], [2, 3]]
+
+    assert read == list(range(12))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 
 import pytest
 import torch
 
 from rankwise.errors import UsageError
-from rankwise.train import Means
+from rankwise.train import Loader, Means, Predictions
 from tests.train.farm import Farm
 from tests.train.stage import free_port
 
@@ -114,8 +115,6 @@ def test_a_call_of_all_ranks_in_work_of_rank_0_is_told_and_not_waited_for(farm: 
 
 @pytest.mark.parametrize("output", [{"logits": torch.zeros(2)}, ["a", "b"]], ids=["dict", "list"])
 def test_an_output_that_is_no_tensor_is_refused(output: object) -> None:
-    from rankwise.train import Loader, Predictions
-
     loader = Loader(torch.arange(6.0), batch_size=2)
     predictions = Predictions(loader)
     next(iter(loader))
@@ -124,9 +123,6 @@ def test_an_output_that_is_no_tensor_is_refused(output: object) -> None:
 
 
 def test_predictions_in_memory_that_the_model_uses_again_stay_what_they_were() -> None:
-    torch = pytest.importorskip("torch")
-    from rankwise.train import Loader, Predictions
-
     loader, buffer = Loader(torch.arange(6.0), batch_size=2), torch.zeros(2)
     predictions = Predictions(loader)
     for x in loader:
@@ -145,3 +141,22 @@ def test_a_mean_is_one_number_and_any_number_of_samples_will_do() -> None:
     assert means.compute() == {"loss": 1.75}
     means.add(torch.tensor(4), loss=0.5)
     assert type(means.compute()["loss"]) is float
+
+
+@pytest.mark.parametrize("inner", ["whole", "left", "kept", "look"])
+def test_rows_are_those_of_the_loop_they_were_made_in(inner: str) -> None:
+    loader = Loader(torch.arange(9.0), batch_size=3, shuffle=True)  # type: ignore[arg-type]
+    outer, kept = Predictions(loader), []
+    for x in loader:
+        own = Predictions(loader)
+        for number, y in enumerate(loader if inner == "whole" else islice(loader, 2) if inner == "left" else ()):
+            own.add(y * 2)
+            assert number < 3
+        if inner == "whole":
+            assert own.gather().tolist() == [2.0 * i for i in range(9)]
+        if inner in ("kept", "look"):
+            kept = [*kept, iter(loader)] if inner == "kept" and outer._rows else []
+            next(kept[-1] if kept else iter(loader))
+        outer.add(x)
+
+    assert outer.gather().tolist() == [float(i) for i in range(9)]

@@ -53,15 +53,14 @@ class Loader:
         self.length = 0 if self.is_stream else len(dataset)  # type: ignore[arg-type]
         self.epoch = 0
         self._trained: int | None = None  # the epoch whose turn it is in `epochs`
-        self._open_loops: list[_Loop] = []  # those begun in that turn, the outer one first
+        self._in_turn: list[Loop] = []  # open ones that began in it, the outer one first
+        self._open_loops: list[Loop] = []  # all of them; whichever took a batch last is the last
+        self._last_loop: Loop | None = None  # that took a batch, open or not
         self._options = dict(dataloader_options)
         self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
         self._dataloader: DataLoader[Any] | None = None
         self._begin_at = 0  # samples of the epoch that are behind us when its reading begins, set by load_state_dict
-        self.plan = self._plan_after(0)  # of the epoch that is being read
-        self._num_taken = 0
-        self.current: Portion | None = None  # what was yielded last
-        self._order: torch.Tensor | range = range(0)
+        self.loop = Loop(0, self._plan_after(0))  # the one that took a batch last, or that is to begin
         self._check()
 
     def __len__(self) -> int:
@@ -79,41 +78,45 @@ class Loader:
         """The epochs that are still to do, each with an order of its own, also after a `break` in one of them."""
         while self.epoch < num_epochs:
             epoch = self._trained = self.epoch
-            self._open_loops = []
+            self._in_turn = []
             try:
                 yield epoch
             finally:
                 self._trained = None
             self._begin(epoch + 1)
 
-    def portions(self) -> Iterator[Portion]:
+    def portions(self, *, trains: bool = False) -> Iterator[Portion]:
         """What `Step.over` iterates: a rank that has no sample left in the last step gets one that counts nothing."""
         self._check_ranks()
         done, self._begin_at = self._begin_at, 0
-        epoch = self.epoch
-        plan = self.plan = self._plan_after(done)
-        self._num_taken = 0
-        order = self._order = epoch_order(self.length, self.seed, epoch) if self.shuffle else range(self.length)
-        self._worker_seeds.seed = mixed_seed(self.seed, epoch, done, self.rank)
-        loop = _Loop(epoch, plan)
-        self._open_loops.append(loop)
-        loops = self._open_loops
+        order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
+        loop = self.loop = Loop(self.epoch, self._plan_after(done), order, trains)
+        self._worker_seeds.seed = mixed_seed(self.seed, loop.epoch, done, self.rank)
+        in_turn = self._in_turn
+        in_turn.append(loop)
         try:
-            for num_taken, portion in enumerate(self._streamed() if self.is_stream else self._planned(), 1):
-                # another loop over this loader, inside of this one, has its own
-                self.epoch, self.plan, self._num_taken, self._order = epoch, plan, num_taken, order
-                loop.num_taken = num_taken
-                self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
-                yield self.current
+            for portion in self._streamed() if self.is_stream else self._planned(loop):
+                if loop in self._open_loops:
+                    self._open_loops.remove(loop)
+                self._open_loops.append(loop)
+                self.loop = self._last_loop = loop  # another loop over this loader, inside of this one, has its own
+                self.epoch = loop.epoch
+                loop.num_taken += 1
+                loop.portion = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
+                yield loop.portion
         except GeneratorExit:
             if loop.num_taken == 1:  # only looked at, as by `next(iter(loader))`: that uses up nothing of what is to be resumed
                 self._begin_at = done
-            elif not self.is_stream and loop.num_taken == plan.num_steps:  # nobody asks for the end after it, as `zip` of two loaders
-                self._begin(epoch + 1)
+            elif not self.is_stream and loop.num_taken == loop.plan.num_steps:  # nobody asks for the end after it, as `zip` of two loaders
+                self._begin(loop.epoch + 1)
+            else:
+                self.loop, self.epoch = loop, loop.epoch
             raise
         finally:
-            loops.remove(loop)
-        self._begin(epoch + 1)
+            in_turn.remove(loop)
+            if loop in self._open_loops:
+                self._open_loops.remove(loop)
+        self._begin(loop.epoch + 1)
 
     def suit(self, least: int) -> None:
         """From the next epoch on no rank gets fewer samples than this, unless the caller has said how many; nor where a step has fewer."""
@@ -133,26 +136,34 @@ class Loader:
             said = "the last step of an epoch has %d samples, where the model's layers want %d; uneven='drop' leaves it out"
             log.warning(said, rest, self.least)
 
-    def indices_at(self, positions: range, order: torch.Tensor | range | None = None) -> list[int]:
-        """Which samples of the dataset stand at these positions of the epoch; of a stream, of those that were yielded last."""
-        if self.is_stream:
-            end = self.current.end if self.current else positions.stop
-            return [position % end if position >= end else position for position in positions]
-        order = self._order if order is None else order
-        if positions.stop > self.length:  # beyond the end samples are repeated
-            return [int(order[position % self.length]) for position in positions]
-        part = order[positions.start : positions.stop]
-        return part.tolist() if isinstance(part, torch.Tensor) else list(part)
+    def loop_of_output(self, known: Loop | None) -> Loop:
+        """The loop whose batch is being worked on: the known one while it is open, else the one that took a batch last."""
+        if known in self._open_loops:
+            return known
+        return self._open_loops[-1] if self._open_loops else self._last_loop or self.loop
+
+    def indices_of(self, loop: Loop) -> list[int]:
+        """Which samples of the dataset are in what the loop took last, without those that do not count."""
+        if loop.portion is None:
+            return []
+        first, num_samples, end = loop.portion.first, loop.portion.num_samples, loop.portion.end
+        return _indices_at(range(first, first + num_samples), range(end) if self.is_stream else loop.order)
 
     def state_dict(self) -> dict[str, Any]:
-        epoch, done = self.epoch, self._done(self.plan, self._num_taken)
-        if self._trained is not None:
-            # one batch may have been a look whose iterator somebody keeps
-            if outer := next((loop for loop in self._open_loops if loop.epoch == self._trained and loop.num_taken > 1), None):
-                epoch, done = outer.epoch, self._done(outer.plan, outer.num_taken)
-            elif epoch > self._trained:  # what is read after the epoch, inside of its turn, is for evaluation
-                epoch, done = self._trained + 1, 0
+        loop = self._loop_to_resume()
+        epoch, done = (self.epoch, self._done(self.loop)) if loop is None else (loop.epoch, self._done(loop))
+        if loop is None and self._trained is not None and epoch > self._trained:  # read in the turn after its epoch, for evaluation
+            epoch, done = self._trained + 1, 0
         return {"epoch": epoch, "done": done, "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
+
+    def _loop_to_resume(self) -> Loop | None:
+        """Of several open loops that of `Step.over`, or else the outer one; None if it is the one that took a batch last."""
+        if self._trained is None:
+            return next((loop for loop in reversed(self._open_loops) if loop.trains), None)
+        mine = [loop for loop in self._in_turn if loop.epoch == self._trained]
+        # one batch may have been a look whose iterator somebody keeps
+        likely = [loop for loop in mine if loop.trains] or [loop for loop in mine if loop.num_taken > 1] or mine
+        return next(iter(likely), None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the number of ranks and the batch size may be others."""
@@ -161,7 +172,7 @@ class Loader:
             said = ", ".join(f"{name} {then!r} then, {now!r} now" for name, (then, now) in other.items())
             raise train_error("RW703", f"the position was taken in another dataset: {said}")
         self.seed, self.epoch, self._begin_at = int(state["seed"]), int(state["epoch"]), int(state["done"])
-        self.plan, self._num_taken = self._plan_after(self._begin_at), 0
+        self.loop = Loop(self.epoch, self._plan_after(self._begin_at))
 
     def check_agreement(self) -> None:
         """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
@@ -174,12 +185,16 @@ class Loader:
                 if value != everyone[0][name]:
                     raise train_error("RW703", f"rank {rank} has {name} = {value}, rank 0 has {everyone[0][name]}", rank)
 
-    def _planned(self) -> Iterator[Portion]:
+    def _planned(self, loop: Loop) -> Iterator[Portion]:
         """A map-style dataset: each rank fetches only what is its own."""
+        options = self._dataloader_options()
         if self._dataloader is None:  # kept, so that `persistent_workers` are
-            self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **self._dataloader_options())
-        plan = self.plan
-        for step, batch in enumerate(self._dataloader):
+            self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **options)
+        dataloader = self._dataloader
+        if options.get("persistent_workers") and self._open_loops:  # they begin anew for each loop, whoever reads from them
+            dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **{**options, "persistent_workers": False})
+        plan = loop.plan
+        for step, batch in enumerate(dataloader):
             share = plan.share(step, self.rank)
             yield Portion(batch, len(share.positions), share.num_samples, plan.step_size(step), share.positions.start, self.length)
 
@@ -188,7 +203,7 @@ class Loader:
             self.dataset.set_epoch(self.epoch)
         options = self._dataloader_options()
         collate = options.pop("collate_fn", None) or default_collate
-        shard = StreamShard(self.dataset, collate, self.plan, self.rank, mixed_seed(self.seed, self.epoch))  # type: ignore[arg-type]
+        shard = StreamShard(self.dataset, collate, self.loop.plan, self.rank, mixed_seed(self.seed, self.epoch))  # type: ignore[arg-type]
         yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
 
     def _dataloader_options(self) -> dict[str, Any]:
@@ -196,13 +211,13 @@ class Loader:
         return {**self._options, "worker_init_fn": self._worker_seeds, "generator": torch.Generator().manual_seed(self.seed)}
 
     def _begin(self, epoch: int) -> None:
-        self.epoch, self._begin_at, self._num_taken, self.plan = epoch, 0, 0, self._plan_after(0)
+        self.epoch, self._begin_at, self.loop = epoch, 0, Loop(epoch, self._plan_after(0))
 
     def _plan_after(self, done: int) -> Plan:
         return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
 
-    def _done(self, plan: Plan, num_taken: int) -> int:
-        return plan.done + num_taken * self.global_batch if self.is_stream else plan.done_after(num_taken)
+    def _done(self, loop: Loop) -> int:
+        return loop.plan.done + loop.num_taken * self.global_batch if self.is_stream else loop.plan.done_after(loop.num_taken)
 
     def _check_ranks(self) -> None:
         if (now := group.world_size()) != self.world_size:
@@ -236,28 +251,38 @@ class Loader:
 
 
 @dataclass(eq=False)
-class _Loop:
+class Loop:
     """Where one of several loops over a loader is."""
 
     epoch: int
     plan: Plan
+    order: torch.Tensor | range = range(0)
+    trains: bool = False
     num_taken: int = 0
+    portion: Portion | None = None  # what it took last
 
 
 class _OwnIndices:
-    """The batch sampler: what this rank fetches in each step of the epoch that is being read."""
+    """The batch sampler: what this rank fetches in each step of the loop that begins."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[int]]:
-        plan = self._loader.plan
-        order = self._loader._order  # another loop over this loader, inside of this one, may be in another epoch
-        for step in range(plan.num_steps):
-            yield self._loader.indices_at(plan.share(step, self._loader.rank).positions, order)
+        loop = self._loader.loop  # another one, inside of it, may be in another epoch
+        for step in range(loop.plan.num_steps):
+            yield _indices_at(loop.plan.share(step, self._loader.rank).positions, loop.order)
 
     def __len__(self) -> int:
-        return self._loader.plan.num_steps
+        return self._loader.loop.plan.num_steps
+
+
+def _indices_at(positions: range, order: torch.Tensor | range) -> list[int]:
+    """Which samples stand at these positions of the epoch; beyond its end samples are repeated."""
+    if positions.stop > len(order):
+        return [int(order[position % len(order)]) for position in positions]
+    part = order[positions.start : positions.stop]
+    return part.tolist() if isinstance(part, torch.Tensor) else list(part)
 
 
 class _WorkerSeeds:

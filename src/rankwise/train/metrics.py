@@ -9,8 +9,7 @@ import torch
 from rankwise.errors import TrainError, UsageError
 from rankwise.train import group
 from rankwise.train.errors import train_error
-from rankwise.train.loader import Loader
-from rankwise.train.stream import Portion
+from rankwise.train.loader import Loader, Loop
 
 _Kind = tuple[torch.dtype, tuple[int, ...]]  # of a row
 
@@ -69,7 +68,8 @@ class Predictions:
         self._loader = loader
         self._rows: list[torch.Tensor] = []
         self._indices: list[int] = []
-        self._last: Portion | None = None
+        self._loop: Loop | None = None  # whose rows these are
+        self._num_taken = 0  # by that loop, when the last rows came
 
     def add(self, output: torch.Tensor) -> None:
         """Keep a row for each sample of the batch the loader has just yielded."""
@@ -79,16 +79,17 @@ class Predictions:
                 f"the output is a {type(given).__name__}, not a tensor",
                 next=("a tensor with a row for each sample; of several, one Predictions for each",),
             )
-        portion = self._loader.current
+        loop = self._loader.loop_of_output(self._loop)
+        portion = loop.portion
         rows = len(output) if output.dim() else -1
         if portion is None or rows not in (portion.num_samples, portion.num_rows):
             wanted = portion.num_samples if portion else "no"
             raise _mismatch(f"an output of shape {tuple(output.shape)} for a batch of {wanted} samples")
-        if portion is self._last:
+        if (loop, loop.num_taken) == (self._loop, self._num_taken):
             raise _mismatch("two outputs for the same batch")
-        self._last = portion
+        self._loop, self._num_taken = loop, loop.num_taken
         self._rows.append(output.detach()[: portion.num_samples].clone())  # the model may use its memory again
-        self._indices += self._loader.indices_at(range(portion.first, portion.first + portion.num_samples))
+        self._indices += self._loader.indices_of(loop)
 
     def _check_places(self, where: dict[int, int]) -> None:
         """Row i has to be that of sample i: the first ones may be all there are, but between them none may be missing."""
@@ -110,7 +111,7 @@ class Predictions:
         where = {index: row for row, index in reversed(list(enumerate(indices)))}  # a repeated sample: its first row
         self._check_places(where)
         everything = _concatenated(filled, kind)
-        self._rows, self._indices = [], []
+        self._rows, self._indices, self._loop = [], [], None
         return everything[[where[index] for index in sorted(where)]]
 
 

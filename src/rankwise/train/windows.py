@@ -29,9 +29,9 @@ class Micro(NamedTuple):
 
 def planned(loader: Loader, accumulate: int) -> Iterator[Micro]:
     """The windows of a map-style dataset; all their sizes are known beforehand."""
-    for step, portion in enumerate(loader.portions()):
+    for step, portion in enumerate(loader.portions(trains=True)):
         if step % accumulate == 0:
-            total, last = window_of(loader.plan, step, accumulate)
+            total, last = window_of(loader.loop.plan, step, accumulate)
         weight = portion.num_samples * loader.world_size / total
         yield Micro(portion.batch, portion.num_samples, weight, step == last)
 
@@ -44,7 +44,7 @@ def window_of(plan: Plan, first: int, accumulate: int) -> tuple[int, int]:
 
 def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:
     """The windows of a stream; one is read whole, because only then it is known how many samples it has."""
-    portions = loader.portions()
+    portions = loader.portions(trains=True)
     while window := list(islice(portions, accumulate)):
         total = sum(portion.num_samples_global for portion in window)
         for number, portion in enumerate(window, 1):
@@ -81,5 +81,5 @@ def _with_counts(batches: Iterable[Any], count: Count) -> Iterator[tuple[Any, fl
     if not isinstance(batches, Loader):
         yield from ((batch, count(batch)) for batch in batches)
         return
-    for portion in batches.portions():
+    for portion in batches.portions(trains=True):
         yield portion.batch, count(portion.batch) if portion.num_samples else 0
