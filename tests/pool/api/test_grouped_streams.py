@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +17,8 @@ torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.api.grouped_streams import GroupedStream  # noqa: E402
-from tests.pool.models import RAISE  # noqa: E402
+from rankwise.pool.errors import Quarantined  # noqa: E402
+from tests.pool.models import EXIT, RAISE  # noqa: E402
 
 HERE = "tests.pool.models"
 MODELS = ("first", "second", "third")
@@ -94,28 +97,35 @@ def test_more_rows_than_the_lane_holds_pass_through_it(pool: Pool) -> None:
     assert [float(y["y"][2, -1]) for y in pool.stream(made)] == [2.0 * i for i in range(120)]
 
 
-def odd_arrays(count: int, seed: int) -> list[Any]:
+def odd_arrays(count: int, seed: int, width: int = 10) -> list[Any]:
     """Mostly alike, with others among them that only look alike: of another type, shape, order of bytes or of memory."""
     chance = random.Random(seed)
     others = [
-        lambda i: np.full((1, 10), i, np.float64),
-        lambda i: np.full((10, 1), i, np.float32).T,
-        lambda i: np.full((1, 10), i, ">f4"),
-        lambda i: np.full((10,), i, np.float32),
-        lambda i: np.full((2, 10), i, np.float32)[::2],
-        lambda i: np.full((1, 10), i, np.int32),
+        lambda i: np.full((1, width), i, np.float64),
+        lambda i: np.full((width, 1), i, np.float32).T,
+        lambda i: np.full((1, width), i, ">f4"),
+        lambda i: np.full((width,), i, np.float32),
+        lambda i: np.full((2, width), i, np.float32)[::2],
+        lambda i: np.full((1, width), i, np.int32),
         lambda i: np.float32(i) + np.zeros((), np.float32),
-        lambda i: torch.full((1, 10), float(i)),
-        lambda i: np.full((1, 10), i, np.float32).view(np.recarray),
+        lambda i: torch.full((1, width), float(i)),
+        lambda i: np.full((1, width), i, np.float32).view(np.recarray),
     ]
-    return [chance.choice(others)(i) if chance.random() < 0.2 else np.full((1, 10), i, np.float32) for i in range(count)]
+    return [chance.choice(others)(i) if chance.random() < 0.2 else np.full((1, width), i, np.float32) for i in range(count)]
 
 
-def test_requests_that_run_one_by_one_are_answered_as_if_each_were_sent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = odd_arrays(1500, seed=3)
-    counts = []
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The requests of each chunk that is sent."""
+    counts: list[int] = []
     send = GroupedStream._send_chunk
     monkeypatch.setattr(GroupedStream, "_send_chunk", lambda stream, chunk: (counts.append(chunk.count), send(stream, chunk))[1])
+    return counts
+
+
+@pytest.mark.parametrize("width", [10, 4096, 4100])  # in messages, side by side on the lane, on the lane one by one
+def test_requests_that_run_one_by_one_are_answered_as_if_each_were_sent_alone(width: int, counts: list[int]) -> None:
+    made = odd_arrays(1500, seed=3, width=width)
     with Pool({"echo": Model(f"{HERE}:echo")}, workers=1) as pool:
         for _ in range(2):  # the second time, it is known how long they take
             together = list(pool.map("echo", made))
@@ -126,3 +136,63 @@ def test_requests_that_run_one_by_one_are_answered_as_if_each_were_sent_alone(mo
         assert y.shape == x.shape and float(np.asarray(y).reshape(-1)[0]) == i
     for one, many in zip(alone, together):
         assert type(one) is type(many) and one.dtype == many.dtype
+
+
+def wide(count: int, kind: str) -> list[Any]:
+    """Arrays of 16 KB, which travel side by side on the lane, each full of its number."""
+    made: list[Any] = [np.full((1, 4096), i, np.float32) for i in range(count)]
+    return made if kind == "numpy" else [torch.from_numpy(array) for array in made]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_large_arrays_of_a_chunk_run_again_where_their_worker_is_killed(kind: str, counts: list[int]) -> None:
+    made = wide(1500, kind)
+    with Pool({"moody": Model(f"{HERE}:moody")}, workers=2, lane_bytes=64 << 20) as pool:
+        list(pool.map("moody", wide(200, kind)))  # from now on it is known how long they take
+        for i, (x, y) in enumerate(zip(made, pool.map("moody", iter(made)), strict=True)):
+            assert type(y) is type(x) and y.shape == x.shape and bool((y == 2 * i).all())
+            if i in (100, 700):
+                os.kill(next(worker["pid"] for worker in pool.stats()["workers"] if worker["pid"]), signal.SIGKILL)
+        del x, y
+        wait_until_empty(pool)
+
+    assert max(counts) > 8
+
+
+@pytest.mark.parametrize("wish", [RAISE, EXIT])
+def test_a_large_array_that_is_to_blame_fails_alone(wish: float, counts: list[int]) -> None:
+    made = wide(400, "numpy")
+    made[300][0, 0] = wish
+    with Pool({"moody": Model(f"{HERE}:moody")}, workers=2, lane_bytes=64 << 20) as pool:
+        list(pool.map("moody", wide(200, "numpy")))
+        results = pool.map("moody", made)
+        assert [float(next(results)[0, 1]) for _ in range(300)] == [2.0 * i for i in range(300)]
+        with pytest.raises(ValueError if wish == RAISE else Quarantined):
+            next(results)
+        results.close()  # type: ignore[attr-defined]
+        wait_until_empty(pool)
+
+    assert max(counts) > 8
+
+
+@pytest.mark.parametrize("name", ["in_place", "keeper", "echo"])
+def test_models_that_write_to_large_arrays_or_keep_them_change_no_others(name: str, counts: list[int]) -> None:
+    made = wide(400, "torch")
+    with Pool({"it": Model(f"{HERE}:{name}")}, workers=1, lane_bytes=64 << 20) as pool:
+        found = [list(pool.map("it", made)) for _ in range(2)][1]
+
+    assert max(counts) > 8
+    assert [float(y[0, -1]) for y in found] == [i + 1.0 if name == "in_place" else 0.0 if name == "keeper" else i for i in range(400)]
+    assert [float(x[0, -1]) for x in made] == list(range(400))
+    assert (
+        len({y.untyped_storage().data_ptr() for y in found}) == 400 == len({y.untyped_storage().nbytes() / y.nbytes for y in found}) * 400
+    )
+
+
+def test_a_small_lane_takes_large_arrays_of_many_models() -> None:
+    models = {f"m{i}": Model(f"{HERE}:moody") for i in range(40)}
+    made = [(f"m{i % 40}", x) for i, x in enumerate(wide(1200, "numpy"))]
+    with Pool(models, workers=2, lane_bytes=1 << 20) as pool:
+        for _ in range(2):
+            assert [float(y[0, 0]) for y in pool.stream(made)] == [2.0 * i for i in range(1200)]
+        wait_until_empty(pool)

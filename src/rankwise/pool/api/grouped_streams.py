@@ -17,8 +17,8 @@ import numpy as np
 from rankwise.errors import RankwiseError
 from rankwise.pool.api.streams import Stream, StreamOptions, failed
 from rankwise.pool.errors import PoolClosed
-from rankwise.pool.memory.encoding import NUMPY, EncodedInputs, has_rows
-from rankwise.pool.memory.requests import GatheredRows, InputEncoder, cut_value, is_one_array, plain_array, split
+from rankwise.pool.memory.encoding import INLINE_BYTES, NUMPY, EncodedInputs, has_rows
+from rankwise.pool.memory.requests import GatheredRows, InputEncoder, cut_value, is_one_array, plain_array, split, travels_side_by_side
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, Plan, seed_of
 from rankwise.pool.schedule.tasks import Chunk, TaskOwner
@@ -30,6 +30,7 @@ _BUNCH_BYTES = 8 << 20
 # The seconds that the requests of a chunk take at most, and the bytes of their results, as far as is known. On a busy machine it takes some
 # hundredths of a second until this process gets a core again: until then the workers have enough.
 _CHUNK_S, _CHUNK_BYTES = 0.05, 40_000
+_CHUNK_LANE_BYTES = 1 << 20  # of larger arrays that travel side by side
 
 
 class Bunch:
@@ -176,10 +177,12 @@ class GroupedStream(Stream):
         if array.dtype is not dtype or array.shape != shape:
             return False
         self._taken += 1
-        if isinstance(group, Chunk):
+        if isinstance(group, Bunch):
+            group.add(array, size)
+        elif size <= INLINE_BYTES:
             group.add(array.tobytes(), size)
         else:
-            group.add(array, size)
+            group.add_row(array)
         self._waiting.append(group)
         if group.count >= most:
             self._send_full(group)
@@ -206,7 +209,7 @@ class GroupedStream(Stream):
             bunch = None
         if bunch is None:
             most = min(model.max_batch, self._limit * shape[0], _BUNCH_BYTES * shape[0] // max(array.nbytes, 1))
-            rows = self._pool.encoder.gather(array, most) if most >= 2 * shape[0] else None
+            rows = self._pool.encoder.gather(array, shape[1:], most) if most >= 2 * shape[0] else None
             if rows is None:
                 return False
             bunch = self._groups[kind] = Bunch(model, kind, rows)
@@ -232,6 +235,9 @@ class GroupedStream(Stream):
         most = self._chunk_size(model) if filling is None else filling.most
         if most < 2:
             return False
+        plain = plain_array(inputs[0]) if len(inputs) == 1 else None
+        if plain is not None and travels_side_by_side(plain[0]) and self._is_laid_side_by_side(model, *plain, most):
+            return True
         data, size, slots, to_tensor = self._encode(model.name, inputs)
         tag, dtype, shape = None, "", ()
         if not slots and is_one_array(data):
@@ -242,9 +248,7 @@ class GroupedStream(Stream):
             self._send_chunk(chunk)
             chunk = None
         if chunk is None:
-            chunk = self._groups[kind] = Chunk(model, kind, self._pool)
-            chunk.priority = self._priority
-            self._num_futures += 1
+            chunk = self._new_chunk(model, kind)
         chunk.add(data, size, slots)
         self._waiting.append(chunk)
         if filling is None or filling.group is not chunk:
@@ -253,6 +257,29 @@ class GroupedStream(Stream):
         if chunk.count >= most:
             self._send_full(chunk)
         return True
+
+    def _is_laid_side_by_side(self, model: ModelState, array: np.ndarray[Any, Any], tag: str, dtype: str, most: int) -> bool:
+        """Large arrays of a chunk are copied to where a worker finds them all; False where there is no room for them."""
+        kind = (model.number, tag, dtype, array.shape, tag == "T")
+        chunk = self._groups.get(kind)
+        if chunk is None:
+            rows = self._pool.encoder.gather(array, array.shape, max(2, min(most, _CHUNK_LANE_BYTES // array.nbytes)))
+            if rows is None:
+                return False
+            chunk = self._new_chunk(model, kind, rows)
+        chunk.add_row(array)
+        self._waiting.append(chunk)
+        most = min(most, chunk.most)
+        self._filling[model.number] = Filling(chunk, array.dtype if tag == "N" else None, array.shape, array.nbytes, most)
+        if chunk.count >= most:
+            self._send_full(chunk)
+        return True
+
+    def _new_chunk(self, model: ModelState, kind: tuple[Any, ...], rows: GatheredRows | None = None) -> Chunk:
+        chunk = self._groups[kind] = Chunk(model, kind, self._pool, rows)
+        chunk.priority = self._priority
+        self._num_futures += 1
+        return chunk
 
     def _send_full(self, group: Bunch | Chunk) -> None:
         self._send(group)

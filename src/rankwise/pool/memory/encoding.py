@@ -78,6 +78,10 @@ EncodedInputs = tuple[Any, int, Sequence[Any], bool]
 # Of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock, seed of its random numbers.
 Part = tuple[int, Node, float | None, int | None]
 INLINE_BYTES = 8192  # up to here, an array travels in the message: cheaper than the page faults of a lane
+# Up to here, copying an array is cheaper than keeping track of who still uses it: those of a chunk travel side by side on a lane.
+COPIED_BYTES = 64 << 10
+ALIGNED = 64  # bytes, as torch's allocator
+LANE_SHARE = 32  # so much less than a byte of the message costs one on a lane; a megabyte is still too large to wait for others
 _DEEPEST = 250  # containers within containers
 _LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
 Put = Callable[[Any, Any], Any]
@@ -250,9 +254,9 @@ def _first_bytes(node: tuple[Any, ...]) -> str:
 EVEN, UNEVEN = "E", "U"  # requests or results that are arrays of one shape and type, and any others
 
 
-def given_copies(dtype: str, shape: tuple[int, ...], count: int, data: bytes, as_tensors: bool) -> list[Any]:
+def given_copies(dtype: str, shape: tuple[int, ...], count: int, data: Any, as_tensors: bool, offset: int = 0) -> list[Any]:
     """The arrays that were sent as one, each copied: keeping one does not keep all in memory, and writing to one changes no other."""
-    whole: np.ndarray[Any, Any] = np.ndarray((count, *shape), NUMPY[dtype], data)
+    whole: np.ndarray[Any, Any] = np.ndarray((count, *shape), NUMPY[dtype], data, offset)
     arrays = [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
     torch = torch_for_tensors() if as_tensors else None
     return arrays if torch is None else list(map(torch.from_numpy, arrays))

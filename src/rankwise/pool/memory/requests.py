@@ -5,6 +5,7 @@ memory where they are large, and exceptions as they were raised."""
 
 from __future__ import annotations
 
+import math
 import pickle
 import traceback
 from collections import deque
@@ -19,7 +20,9 @@ import numpy as np
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool.errors import Unsendable, cannot_be_sent, lane_full, model_raised
 from rankwise.pool.memory.encoding import (
+    ALIGNED,
     ARRAYS,
+    COPIED_BYTES,
     INLINE_BYTES,
     NUMPY,
     EncodedInputs,
@@ -31,6 +34,7 @@ from rankwise.pool.memory.encoding import (
     exact_bytes,
     fitted,
     given,
+    given_copies,
     joined,
     name_of_numpy,
     pack,
@@ -60,10 +64,10 @@ class InputEncoder:
         slot = self._on_lane(model, value)
         return ("(", ((tag, name, value.shape, (slot.segment, slot.offset, value.nbytes)),)), 100, (slot,), tag == "T"
 
-    def gather(self, first: np.ndarray[Any, Any], most_rows: int) -> GatheredRows | None:
-        """Memory for rows like those of this array: on the lane, unless they fit a message. None where there is no room now, or the array
-        lies there already."""
-        shape, nbytes = (most_rows, *first.shape[1:]), first.nbytes // len(first) * most_rows
+    def gather(self, first: np.ndarray[Any, Any], row_shape: tuple[int, ...], most_rows: int) -> GatheredRows | None:
+        """Memory for rows of this shape, the first of which are this array's: on the lane, unless they fit a message. None where there is
+        no room now, or the array lies there already."""
+        shape, nbytes = (most_rows, *row_shape), first.itemsize * math.prod(row_shape) * most_rows
         if nbytes <= 4 * INLINE_BYTES:
             return GatheredRows(self._arena, None, shape, first.dtype)
         if self._arena.lent and first.ctypes.data in self._arena.lent:
@@ -129,13 +133,18 @@ class GatheredRows:
         self._rows[self.count : end] = rows
         self.count = end
 
+    def place(self, start: int, stop: int) -> bytes | tuple[int, int, int]:
+        """Some of the rows, or where they are."""
+        if self._slot is None:
+            return self._rows[start:stop].tobytes()
+        return self._slot.segment, self._slot.offset + start * self._row_bytes, (stop - start) * self._row_bytes
+
     def lent(self, start: int, stop: int) -> tuple[bytes | tuple[int, int, int], int, tuple[Slot, ...]]:
-        """Some of the rows, or where they are; their size in a message, and the slot, held once more for the task that gets it."""
-        slot, nbytes = self._slot, (stop - start) * self._row_bytes
-        if slot is None:
-            return self._rows[start:stop].tobytes(), nbytes, ()
-        self._arena.hold(slot)
-        return (slot.segment, slot.offset + start * self._row_bytes, nbytes), 100, (slot,)
+        """The same; with their size in a message, and the slot, held once more for the task that gets it."""
+        if self._slot is None:
+            return self.place(start, stop), (stop - start) * self._row_bytes, ()
+        self._arena.hold(self._slot)
+        return self.place(start, stop), 100, (self._slot,)
 
     def __del__(self) -> None:
         if self._slot is not None:
@@ -155,6 +164,12 @@ def plain_array(value: Any) -> tuple[np.ndarray[Any, Any], str, str] | None:
             return None
     name = name_of_numpy(value.dtype)
     return (value, tag, name) if name else None
+
+
+def travels_side_by_side(array: np.ndarray[Any, Any]) -> bool:
+    """Whether arrays like this go to the lane as one where several are sent: too large for a message, but copied in no time, and each
+    begins there where torch would let a tensor begin."""
+    return INLINE_BYTES < array.nbytes <= COPIED_BYTES and not array.nbytes % ALIGNED
 
 
 def not_sendable(model: str, error: Unsendable) -> UsageError:
@@ -253,7 +268,6 @@ def _kinds_of_arrays(value: Any) -> Iterator[type]:
         yield type(value)
 
 
-_VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
 _WORTH = 4  # a result that is a part of its input may keep up to so many times its own size of it
 
 
@@ -280,13 +294,26 @@ class Reader:
         array = self._of_input(task.slots, place, dtype, shape) if place[0] == "i" else self._of_lane(place, dtype, shape)
         return given(array, dtype, is_tensor)
 
-    def _of_lane(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        _, number, offset, nbytes, slot = place
+    def even(self, task: Any, dtype: str, shape: tuple[int, ...], count: int, place: Any) -> list[Any]:
+        """The results that a worker has sent as one."""
+        if type(place) is bytes:
+            return given_copies(dtype, shape, count, place, task.to_tensor)
+        _, number, offset, _, slot = place
+        values = given_copies(dtype, shape, count, self._segment(number).map, task.to_tensor, offset)
+        self._free(slot)
+        return values
+
+    def _segment(self, number: int) -> Segment:
         segment = self._segments[number]
         if isinstance(segment, OSError):
             raise segment
+        return segment
+
+    def _of_lane(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        _, number, offset, nbytes, slot = place
+        segment = self._segment(number)
         counted = max(nbytes, self._least_bytes)
-        if nbytes >= _VIEW_BYTES and self._has_room(counted):
+        if nbytes >= COPIED_BYTES and self._has_room(counted):
             return leased(segment, offset, dtype, shape, self._release, (slot, counted))
         array = _copied(segment, offset, dtype, shape)
         self._free(slot)

@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+import numpy as np
+
 from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import EVEN, UNEVEN, EncodedInputs, Node, Uneven, has_rows
-from rankwise.pool.memory.requests import cut, join
+from rankwise.pool.memory.requests import GatheredRows, cut, join
 from rankwise.pool.memory.shared_memory import Arena
 
 _making = threading.Lock()
 _NO_ANSWER = object()
+_ROW_BYTES = 100  # that count as the size of a request whose array is on the lane
 
 
 class TaskOwner(Protocol):
@@ -163,8 +166,10 @@ class Chunk(TaskFuture):
     is_here = False
     is_spoilt = False
 
-    def __init__(self, model: Any, kind: tuple[Any, ...], owner: TaskOwner) -> None:
+    def __init__(self, model: Any, kind: tuple[Any, ...], owner: TaskOwner, rows: GatheredRows | None = None) -> None:
         super().__init__(model, (None, 0, (), kind[-1]), 0.0, owner)
+        self._rows = rows  # the requests' arrays, where they lie side by side on the lane
+        self.most = rows.most if rows is not None else 0
         self.kind = kind  # what they have in common: model, tag, dtype and shape (or nothing of these), whether tensors come back
         self.is_lazy = True
         self.count = self.fetched = 0  # requests, and those whose results the caller has
@@ -183,6 +188,12 @@ class Chunk(TaskFuture):
         if slots:
             self.slots = (*self.slots, *slots)
 
+    def add_row(self, array: np.ndarray[Any, Any]) -> None:
+        assert self._rows is not None
+        self._rows.add(array, self.count + 1)
+        self.count += 1
+        self.size += _ROW_BYTES
+
     @property
     def is_cut(self) -> bool:
         """Whether some of its requests are tasks of their own."""
@@ -192,7 +203,7 @@ class Chunk(TaskFuture):
         _, tag, dtype, shape, _ = self.kind
         if tag is None:
             return UNEVEN, self._data
-        return EVEN, dtype, shape, self.count, b"".join(self._data)
+        return EVEN, dtype, shape, self.count, b"".join(self._data) if self._rows is None else self._rows.place(0, self.count)
 
     def take(self, first: int, values: list[Any], errors: dict[int, BaseException]) -> bool:
         """Answers of the requests from this place on; whether all are here now."""
@@ -241,6 +252,9 @@ class Chunk(TaskFuture):
     def encoded(self, i: int) -> EncodedInputs:
         """Its i-th request, for a task of its own, whose place on the lane it is from now on."""
         _, tag, dtype, shape, to_tensor = self.kind
+        if self._rows is not None:
+            place, size, held = self._rows.lent(i, i + 1)
+            return ("(", ((tag, dtype, shape, place),)), size, held, to_tensor
         node: Node = self._data[i] if tag is None else ("(", ((tag, dtype, shape, self._data[i]),))
         slots, self._slots[i] = self._slots[i], ()
         left = list(self.slots)
@@ -255,7 +269,7 @@ class Chunk(TaskFuture):
         self.release()
 
     def release(self) -> None:
-        self._data, self._slots = [], []
+        self._data, self._slots, self._rows = [], [], None
 
 
 class Item(Task):

@@ -10,7 +10,7 @@ from typing import Any
 
 from rankwise.errors import whole_text
 from rankwise.pool.errors import MAX_BUILDS, Death, back_off_s, build_failed, not_batched, too_large
-from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, given_copies
+from rankwise.pool.memory.encoding import EVEN, LANE_SHARE, UNEVEN, Uneven
 from rankwise.pool.memory.requests import cut_value, raised
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
@@ -80,8 +80,10 @@ class Answers:
 
     def _values(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...]) -> tuple[list[Any], dict[int, BaseException]]:
         if results[0] == EVEN:
-            _, dtype, shape, count, data = results
-            return given_copies(dtype, shape, count, data, chunk.to_tensor), {}
+            try:
+                return worker.handle.reader.even(chunk, *results[1:]), {}
+            except Exception as error:  # they cannot be had here
+                return [None] * results[3], dict.fromkeys(range(results[3]), error)
         values: list[Any] = []
         errors: dict[int, BaseException] = {}
         for i, (ok, data) in enumerate(results[1]):
@@ -240,21 +242,19 @@ def _read(worker: WorkerState, task: Task, ok: bool, data: Any) -> tuple[bool, A
 def separate(results: Any) -> list[tuple[bool, Any]]:
     """The results of an order or a chunk that may lie on the worker's lane."""
     if results and results[0] == EVEN:
-        return []
+        _, dtype, shape, count, place = results
+        return [] if type(place) is bytes else [(True, ("N", dtype, (count, *shape), place))]
     return list(results[1] if results and results[0] == UNEVEN else results)
-
-
-_LANE_SHARE = 32  # so much less than a byte of the message costs one on the lane; a megabyte is still too large to wait for others
 
 
 def _bytes_of(results: tuple[Any, ...]) -> int:
     """About what a chunk's results cost this process to take, in bytes of a message."""
-    return len(results[4]) if results[0] == EVEN else sum([_node_bytes(node) for ok, node in results[1] if ok])
+    return _node_bytes(results[4]) if results[0] == EVEN else sum([_node_bytes(node) for ok, node in results[1] if ok])
 
 
 def _node_bytes(node: Any) -> int:
     if type(node) is bytes or type(node) is str:
         return len(node)
     if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane: nobody copies it
-        return int(node[3]) // _LANE_SHARE
+        return int(node[3]) // LANE_SHARE
     return sum([_node_bytes(item) for item in node]) if type(node) in (tuple, list) else 0

@@ -13,25 +13,28 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from rankwise.pool.memory.encoding import (
+    ALIGNED,
+    COPIED_BYTES,
     EVEN,
     INLINE_BYTES,
+    LANE_SHARE,
     NUMPY,
     TORCH_ONLY,
     UNEVEN,
-    Get,
-    Put,
     fitted,
     given,
     name_of_numpy,
     pack,
     unpack,
 )
+from rankwise.pool.memory.requests import failure
 from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
@@ -77,11 +80,11 @@ class Inputs:
             self.in_use.append((place, segment, offset, nbytes))
         return to_value(place, dtype, shape, as_tensor)
 
-    def raw(self, place: Any) -> bytes:
+    def raw(self, place: Any) -> bytes | memoryview:
         if type(place) is bytes:
             return place
         number, offset, nbytes = place
-        return bytes(self._segment(number).map[offset : offset + nbytes])
+        return memoryview(self._segment(number).map)[offset : offset + nbytes]
 
     def _segment(self, number: int) -> Segment:
         segment = self.segments[number]
@@ -148,6 +151,17 @@ class Outputs:
         copy_into(np.ndarray(array.shape, array.dtype, self._lane.segments[number].map, offset), array)
         return ("o", number, offset, nbytes, slot)
 
+    def put_joined(self, arrays: list[bytes]) -> Any:
+        """Several as one: in the message where each of them would be."""
+        if len(arrays[0]) <= INLINE_BYTES:
+            return b"".join(arrays)
+        size = len(arrays[0])
+        slot, number, offset = self._take(rounded(size * len(arrays)))
+        there = memoryview(self._lane.segments[number].map)[offset:]
+        for i, data in enumerate(arrays):
+            there[i * size : (i + 1) * size] = data
+        return ("o", number, offset, size * len(arrays), slot)
+
     def _take(self, room: int) -> tuple[int, int, int]:
         """A slot, and where it is."""
         if len(self._out) >= self._collect_at:
@@ -183,27 +197,28 @@ class Outputs:
 
 
 MOST_BYTES = 48_000  # of results, in one message: where there are more, the other requests run elsewhere, or later
-_ALIGNED = 64  # bytes, as torch's allocator
 _ROOM = 100  # bytes that a result takes besides its data
 
 
-def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int], Any]]:
+def requests_of(payload: tuple[Any, ...], inputs: Inputs) -> tuple[int, Callable[[int], Any]]:
     """The number of requests in a payload, and a function that gives the arguments of each by its index."""
     if payload[0] == EVEN:
-        _, dtype, shape, count, data = payload
-        each = list(zip(_split(data, dtype, shape, count)))
-        return count, each.__getitem__
+        _, dtype, shape, count, place = payload
+        if type(place) is bytes:
+            return count, list(zip(_split(place, dtype, shape, count))).__getitem__
+        each = cache(lambda: _split(inputs.raw(place), dtype, shape, count))  # when they run, so that what it raises is theirs
+        return count, lambda i: (each()[i],)
     nodes = payload[1]
-    return len(nodes), lambda i: unpack(nodes[i], get)
+    return len(nodes), lambda i: unpack(nodes[i], inputs.get)
 
 
-def _split(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[torch.Tensor]:
+def _split(data: bytes | memoryview, dtype: str, shape: tuple[int, ...], count: int) -> list[torch.Tensor]:
     """The arrays that were sent as one. Each begins where torch would let a tensor begin, so that it computes the same to the last bit, and
     is the whole of its memory as far as torch knows: a model that looks there (`as_strided`, `torch.save`) finds no other request."""
     nbytes, kind = len(data) // count, getattr(torch, dtype)
     if not nbytes:
         return [torch.empty(shape, dtype=kind, device="cpu") for _ in range(count)]
-    room = torch.empty((count, -(-nbytes // _ALIGNED) * _ALIGNED), dtype=torch.uint8, device="cpu").numpy()[:, :nbytes]
+    room = torch.empty((count, -(-nbytes // ALIGNED) * ALIGNED), dtype=torch.uint8, device="cpu").numpy()[:, :nbytes]
     room[:] = np.frombuffer(data, np.uint8).reshape(count, nbytes)
     arrays = room.view(NUMPY[dtype]).reshape(count, *shape)
     tensors = list(map(torch.from_numpy, arrays if shape else [arrays[i, ...] for i in range(count)]))
@@ -213,8 +228,8 @@ def _split(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[
 class Results:
     """Collects the results of several requests. Each is copied at once: a model may return the same memory every time."""
 
-    def __init__(self, put: Put) -> None:
-        self._put = put
+    def __init__(self, outputs: Outputs) -> None:
+        self._outputs, self._put = outputs, outputs.put
         self._data: list[bytes] = []  # of arrays that are all of one shape and type
         self._shape: tuple[int, ...] | None = None
         self._dtype: Any = None
@@ -237,7 +252,11 @@ class Results:
     def packed(self) -> tuple[Any, ...]:
         if self._results is not None or self._shape is None:
             return UNEVEN, self._results or []
-        return EVEN, name_of_numpy(self._dtype), self._shape, len(self._data), b"".join(self._data)
+        try:
+            return EVEN, name_of_numpy(self._dtype), self._shape, len(self._data), self._outputs.put_joined(self._data)
+        except (OSError, MemoryError) as error:
+            self.size = MOST_BYTES
+            return UNEVEN, [(False, failure(error, MOST_BYTES // len(self._data)))] * len(self._data)
 
     def _added(self, tensor: torch.Tensor) -> bool:
         """Add the tensor if it has the shape and type of those before."""
@@ -246,19 +265,20 @@ class Results:
         except (RuntimeError, TypeError):  # whatever is not plain memory of this process
             return False
         if array.shape != self._shape or array.dtype is not self._dtype:
-            if self._shape is not None or array.nbytes > INLINE_BYTES:
+            if self._shape is not None or array.nbytes > COPIED_BYTES:
                 return False
             self._shape, self._dtype = array.shape, array.dtype
         data = array.tobytes()
         self._data.append(data)
-        self.size += len(data)
+        self.size += len(data) if len(data) <= INLINE_BYTES else len(data) // LANE_SHARE
         return True
 
     def _separate(self) -> None:
         """Keep the results so far one by one: they no longer share a shape and type."""
         self._results, self.size = [], 0
         for data in self._data:
-            self._append(True, ("T", name_of_numpy(self._dtype), self._shape, data), len(data))
+            place = self._put(np.frombuffer(data, np.uint8), None)
+            self._append(True, ("T", name_of_numpy(self._dtype), self._shape, place), len(data) if type(place) is bytes else _ROOM)
 
     def _append(self, ok: bool, answer: Any, size: int) -> None:
         assert self._results is not None

@@ -259,9 +259,9 @@ class Worker:
 
     def _chunk_results(self, model: Loaded, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
         """Run the requests of a chunk until the rest is taken back: their results, the bytes these take, and flags."""
-        count, request = requests_of(payload, self._inputs.get)
+        count, request = requests_of(payload, self._inputs)
         begins, in_use, flags = self._page.chunk(self._serial), self._inputs.in_use, 0
-        results = Results(self._outputs.put)
+        results = Results(self._outputs)
         with model.run.several() as run:
             for i in range(count):
                 if not begins(i) or results.size > MOST_BYTES:
