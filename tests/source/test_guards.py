@@ -44,6 +44,15 @@ def main():
         "def main():\n    if (\n        rank\n        == 0\n    ):\n        foo(\n            dist.barrier(),\n        )\n",
         [0],
     ),
+    "conditional expression": ("def main():\n    x = dist.barrier() if rank == 0 else None\n", [0]),
+    "conditional expression, its else": ("def main():\n    x = [y] if rank == 0 else gather(dist.barrier())\n", [1, 2, 3]),
+    "and": ("def main():\n    rank == 0 and dist.barrier()\n", [0]),
+    "or": ("def main():\n    return get_rank() == 0 or dist.barrier()\n", [1, 2, 3]),
+    "comprehension": ("def main():\n    z = [dist.barrier() for x in y if rank == 1]\n", [1]),
+    "conditional expression in another call": ("def main():\n    print(x, dist.barrier() if rank == 0 else 0)\n", ALL),
+    "both ways wait": ("def main():\n    x = dist.barrier() if rank == 0 else gather(x)\n", ALL),
+    "the test may wait": ("def main():\n    x = dist.barrier() if first(y) and rank == 0 else 0\n", ALL),
+    "a lambda runs elsewhere": ("def main():\n    run(lambda: rank == 0 and dist.barrier())\n", ALL),
     "not under the branch": ("def main():\n    if rank == 0:\n        save()\n    dist.barrier()\n", ALL),
     "return further down": ("def main():\n    dist.barrier()\n    if rank != 0:\n        return\n    save()\n", ALL),
     "return of an inner function": (
@@ -58,6 +67,14 @@ def test_knows_the_forms_a_branch_can_have(form: str) -> None:
     source, ranks = FORMS[form]
 
     assert reaching(source) == ranks
+
+
+def test_a_call_is_told_from_others_of_its_line_by_the_function_that_was_called() -> None:
+    book = book_of("def main():\n    x = collect(y) if is_primary() else keep(y)\n")
+
+    assert [guard.condition for guard in book.guards(FILE, 2, "collect")] == ["is_primary()"]
+    assert [guard.condition for guard in book.guards(FILE, 2, "keep")] == ["not is_primary()"]
+    assert book.guards(FILE, 2) == []
 
 
 def test_guards_are_told_from_the_outside_in() -> None:

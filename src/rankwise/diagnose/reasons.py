@@ -42,13 +42,14 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
     """What can lead a rank past `missed` after it was at `before`: statements that leave, handlers, conditions around the call."""
     found: list[Reason] = []
     shared = book.shared_frames(before, missed)
-    for frame in missed if shared is None else (*below(missed, shared[1]), shared[1]):
+    frames = missed if shared is None else (*below(missed, shared[1]), shared[1])
+    for called, frame in zip(("", *(inner.function for inner in frames)), frames, strict=False):
         start = shared[0].line if shared is not None and frame == shared[1] and shared[0].line < frame.line else 0
         skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.in_handler or start < skip.line < frame.line]
         found += [_of_skip(frame, skip) for skip in skips]
         guards_known = {skip.guard for skip in skips}
         known = _met_by_both(book, shared, start) if shared is not None and frame == shared[1] else set()
-        for guard in book.guards(frame.file, frame.line):
+        for guard in book.guards(frame.file, frame.line, called):
             if guard.text not in guards_known and guard.line not in known and guard.line > start:
                 place = Frame(frame.file, guard.line, frame.function)
                 found.append(Reason(place, "condition", f"only when `{guard.condition}`"))

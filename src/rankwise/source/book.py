@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
-from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_around, leaves, loop_of, polled_condition
+from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of, polled_condition
 from rankwise.source.names import Names
 from rankwise.source.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.source.rank_words import meaning_of, zero_only_mark
@@ -64,19 +64,21 @@ class SourceBook:
     # -- conditions -----------------------------------------------------------------------------------------------------------
 
     @once
-    def guards(self, file: str, line: int) -> list[Guard]:
-        """The conditions around a line inside its function, and the early exits before it (`if …: return`), outermost first."""
+    def guards(self, file: str, line: int, called: str = "") -> list[Guard]:
+        """The conditions around a line inside its function, within it, and the early exits before it (`if …: return`), outermost first.
+
+        `called`: the function that the line has called, where that is known."""
         statement = self._statement_at(file, line)
         try:
-            return guards_around(statement, line) if statement is not None else []
+            return guards_at(statement, line, called) if statement is not None else []
         except RecursionError:  # thousands of blocks within each other
             return []
 
     def ranks_reaching(self, stack: Stack, ranks: list[int], world_size: int) -> tuple[set[int], Guard | None]:
         """Which ranks can be at this place, by the rank conditions around each of its frames, and the condition that decides."""
         reaching, decisive, misnamed = set(ranks), None, self._misnamed(stack)
-        for frame in stack:
-            for guard, passing in self._rank_guards(frame, ranks, world_size, misnamed):
+        for called, frame in zip(("", *(inner.function for inner in stack)), stack, strict=False):
+            for guard, passing in self._rank_guards(frame, called, ranks, world_size, misnamed):
                 if passing and passing != set(ranks):  # one that lets nobody through was misunderstood
                     decisive = decisive or (replace(guard, frame=frame) if guard is not None else None)
                     reaching &= passing
@@ -94,7 +96,7 @@ class SourceBook:
         return frozenset(found)
 
     def _rank_guards(
-        self, frame: Frame, ranks: list[int], world_size: int, misnamed: frozenset[ast.AST]
+        self, frame: Frame, called: str, ranks: list[int], world_size: int, misnamed: frozenset[ast.AST]
     ) -> Iterator[tuple[Guard | None, set[int]]]:
         function = self._function_at(frame.file, frame.line)
         if function is None:
@@ -103,7 +105,7 @@ class SourceBook:
             for mark in getattr(function, "decorator_list", []):
                 if zero_only_mark(last_name(mark)):
                     yield Guard(mark, True, "@"), {0} & set(ranks)
-            for guard in self.guards(frame.file, frame.line):
+            for guard in self.guards(frame.file, frame.line, called):
                 truths = self._truths_of(guard.test, ranks, world_size, misnamed)
                 yield guard, {rank for rank in ranks if not truths or truths[rank] in (None, guard.wanted)}
 

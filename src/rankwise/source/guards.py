@@ -14,6 +14,7 @@ from rankwise.source.tree import (
     ancestors,
     block_of,
     called_name,
+    covers,
     last_line,
     last_name,
     own_nodes,
@@ -80,6 +81,17 @@ class Loop:
     exits: tuple[Skip, ...] = ()
 
 
+def guards_at(statement: ast.stmt, line: int, called: str = "") -> list[Guard]:
+    """The conditions for a line to run; within the line, those under which all stands that a rank can be waiting in there.
+
+    `called`: the function that the line has called, where that is known.
+    """
+    works = [node for node in own_nodes(statement) if isinstance(node, ast.expr) and covers(node, line) and _works(node)]
+    named = [node for node in works if isinstance(node, ast.Call) and called and called_name(node) == called]
+    ways = [guards_around(node, line) for node in named or works] or [guards_around(statement, line)]
+    return [guard for guard in ways[0] if all(guard in way for way in ways)]
+
+
 def guards_around(node: ast.AST, line: int = 0) -> list[Guard]:
     """The conditions for a node to run, within its function, outermost first; with `line`, only if that line tells that it runs."""
     found: list[Guard] = []  # innermost first
@@ -107,6 +119,8 @@ def _conditions(above: ast.AST, node: ast.AST) -> list[Guard]:
             return [Guard(test, node is then)]
         case ast.BoolOp(op=op, values=values):
             return [Guard(value, isinstance(op, ast.And)) for value in values[: values.index(node)]]  # type: ignore[arg-type]
+        case ast.ListComp(generators=generators) | ast.SetComp(generators=generators) | ast.GeneratorExp(generators=generators):
+            return [Guard(test, True) for generator in generators for test in generator.ifs] if node not in generators else []
     return []
 
 
@@ -116,14 +130,14 @@ def _may_be_in_test(above: ast.AST, line: int) -> bool:
 
 def _is_inert(node: ast.AST) -> bool:
     """True for an expression that no rank can be waiting in: names, numbers, questions about the rank."""
-    for part in ast.walk(node):
-        if isinstance(part, _WORKS):
-            return False
-        if isinstance(part, ast.Call) and not is_question(part):
-            return False
-        if isinstance(part, ast.Subscript) and not string_key(part):
-            return False
-    return True
+    return not any(map(_works, ast.walk(node)))
+
+
+def _works(node: ast.AST) -> bool:
+    """True for an operation that a rank can be waiting in, unlike a question about the rank."""
+    if isinstance(node, ast.Call):
+        return not is_question(node)
+    return isinstance(node, _WORKS) or (isinstance(node, ast.Subscript) and not string_key(node))
 
 
 # -- early exits --------------------------------------------------------------------------------------------------------------
