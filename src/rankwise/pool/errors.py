@@ -62,6 +62,12 @@ def pool_closed() -> PoolClosed:
     return PoolClosed(_found("RW802", "the pool is closed"))
 
 
+def pool_elsewhere() -> PoolClosed:
+    why = "this process was forked from the one that made it, and has none of its own"
+    steps = ("make the pool in the process that uses it: in gunicorn's post_fork, say, not in an app that preload_app loads",)
+    return PoolClosed(_found("RW802", "the pool is another process's", why, instead=steps))
+
+
 def removed(model: str) -> PoolClosed:
     return PoolClosed(_found("RW802", f"model {model!r} was removed from the pool"))
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.grouped_streams import GroupedStream
@@ -144,7 +144,7 @@ class Processes:
         future: Future[None] = Future()
         with self._lock:
             if self.state.is_closing:
-                raise pool_closed()
+                raise self.state.closed()
             if model.broken is not None:
                 model.broken, model.build_failures, model.not_before = None, 0, 0.0
             model.awaiting_load.append(future)
@@ -207,11 +207,13 @@ class Processes:
     def forget_after_fork(self) -> None:
         """In a forked child: let go of what belongs to the parent, so that others see the parent's end. Another thread may have held the
         locks, and is not there any more."""
-        self.state.forget_locks()
-        self.state.is_closed = self.state.is_closing = True
-        self.arena.is_closed = True
+        self.state.forget_after_fork()
+        self.help = self._help_after_fork
         self._listener.close_after_fork()
         self.lifecycle.close_after_fork()
+
+    def _help_after_fork(self, task: Task, timeout: float | None) -> NoReturn:
+        raise self.state.closed()
 
     def run_uncut(self, task: Task) -> None:
         """Run a request once more in one piece, because its parts have no rows that could be joined; its model is not batched any more."""
@@ -265,7 +267,7 @@ class Processes:
         spec = _spec(model, state, self.state.settings.seed)
         with self._lock:
             if self.state.is_closing:
-                raise pool_closed()
+                raise self.state.closed()
             self._sender.specs[state.number] = placed(spec, self.arena)
             self.state.add_model(state)
         return state

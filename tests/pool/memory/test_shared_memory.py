@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,31 @@ def test_what_is_in_use_is_not_given_back(arena: Arena) -> None:
 
     assert arena.take(150 * MB) is None
     assert (arena.segments[kept.segment].view[kept.offset : kept.offset + 90 * MB] == 7).all()
+
+
+def test_what_a_forked_child_may_still_read_is_used_again_when_that_has_ended(arena: Arena) -> None:
+    def places() -> list[Any]:
+        """Where the next arrays would lie."""
+        made = [arena.lend((MB,), "uint8", False) for _ in range(4)]
+        return [array.ctypes.data for array in made]
+
+    array = arena.lend((MB,), "uint8", False)
+    assert array is not None
+    place = array.ctypes.data
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(tell)
+        os.read(told, 1)  # until the parent says so, or is gone
+        os._exit(0)
+    del array
+
+    assert place not in places()
+    assert places() == places()  # those came after the fork
+    os.close(tell)
+    os.waitpid(child, 0)
+    os.close(told)
+    assert place in places()
 
 
 def test_memory_that_cannot_be_had_is_told_with_its_size_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

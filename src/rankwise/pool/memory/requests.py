@@ -42,7 +42,7 @@ from rankwise.pool.memory.encoding import (
     torch_module,
     unpack,
 )
-from rankwise.pool.memory.shared_memory import Arena, Segment, Slot, copy_into, leased, rounded
+from rankwise.pool.memory.shared_memory import Arena, Segment, Slot, copy_into, forks, leased, rounded
 from rankwise.sizes import bytes_text
 
 
@@ -320,6 +320,7 @@ class Reader:
         return array
 
     def _has_room(self, nbytes: int) -> bool:
+        forks.let_go()
         while self._ended:
             self._leased_bytes -= self._ended.popleft()
         if self._leased_bytes + nbytes > self._limit:

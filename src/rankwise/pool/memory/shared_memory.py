@@ -177,13 +177,14 @@ class Arena:
         self.lock = threading.Lock()
         self._dropped: deque[Slot] = deque()  # a finalizer may run anywhere, also while this thread holds the lock
         self.is_closed = False
+        self.closed = pool_closed  # what is raised then
         self.lent: dict[int, Slot] = {}  # by address: what `pool.empty` gave away
 
     def take(self, nbytes: int) -> Slot | None:
         """Room for `nbytes`, or None where that would pass the limit. Raises PoolClosed."""
         room = rounded(nbytes)
         if self.is_closed:  # also in a forked child, whose notes of what is free are not the parent's
-            raise pool_closed()
+            raise self.closed()
         with self.lock:
             self._collect()
             is_first = not self.segments
@@ -248,6 +249,7 @@ class Arena:
             self.segments, self.lent = self._lane.segments, {}
 
     def _collect(self) -> None:
+        forks.let_go()
         while self._dropped and self.segments:
             slot = self._dropped.popleft()
             slot.refs -= 1
@@ -256,8 +258,9 @@ class Arena:
                 self._lane.give(slot.segment, slot.offset, slot.room)
 
 
-# By its id: a reference to the array that all views and tensors of some memory are based on, and what to call when it is collected.
-_leases: dict[int, tuple[weakref.ref[Any], Callable[[Any], None], Any]] = {}
+# By its id: a reference to the array that all views and tensors of some memory are based on, what to call when it is collected, and how
+# many forks came before.
+_leases: dict[int, tuple[weakref.ref[Any], Callable[[Any], None], Any, int]] = {}
 
 
 def leased(
@@ -266,14 +269,80 @@ def leased(
     """An array on lane memory; `release(slot)` is called at its end, in whatever thread that is, so it must not wait for a lock."""
     array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
     reference = weakref.ref(array, _end)
-    _leases[id(reference)] = reference, release, slot
+    _leases[id(reference)] = reference, release, slot, forks.count
     return array
 
 
 def _end(reference: weakref.ref[Any]) -> None:
-    _, release, slot = _leases.pop(id(reference))
-    release(slot)
+    _, release, slot, born = _leases.pop(id(reference))
+    if forks.may_see(born):
+        forks.kept.append((release, slot, born))
+    else:
+        release(slot)
 
 
-# A forked child has copies of the arrays, but the memory belongs to the parent: collecting a copy must free nothing.
-os.register_at_fork(after_in_child=_leases.clear)
+class _Forks:
+    """A forked child has copies of the arrays, but the memory is the parent's: collecting a copy frees nothing, and what the child may
+    still read is not used again before it has ended or become another program."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.kept: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # ended here, and perhaps not in a child
+        self._children: dict[int, int] = {}  # by the count: our end of a pipe, whose other end only the child has
+        self._theirs = -1
+        self._lock = threading.RLock()  # from before a fork until after it
+        os.register_at_fork(before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child)
+
+    def may_see(self, born: int) -> bool:
+        return any(number > born for number in list(self._children))
+
+    def let_go(self) -> None:
+        """Of what no child has any more."""
+        if not self.kept:
+            return
+        self._look()
+        for _ in range(len(self.kept)):
+            with suppress(IndexError):
+                release, slot, born = item = self.kept.popleft()
+                if self.may_see(born):
+                    self.kept.append(item)
+                else:
+                    release(slot)
+
+    def _look(self) -> None:
+        if self._lock.acquire(blocking=False):  # otherwise another thread looks
+            for number, ours in list(self._children.items()):
+                with suppress(BlockingIOError):  # it lives
+                    os.read(ours, 1)
+                    os.close(ours)
+                    del self._children[number]
+            self._lock.release()
+
+    def _before(self) -> None:
+        self._lock.acquire()
+        self._look()
+        if _leases or self.kept:
+            try:
+                ours, self._theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError:  # no more files: nobody will know when the child ends
+                _leases.clear()
+                return
+            self.count += 1
+            self._children[self.count] = ours
+
+    def _after_in_parent(self) -> None:
+        theirs, self._theirs = self._theirs, -1
+        if theirs >= 0:
+            os.close(theirs)
+        self._lock.release()
+
+    def _after_in_child(self) -> None:
+        _leases.clear()
+        self.kept.clear()
+        for ours in self._children.values():
+            os.close(ours)
+        self._children, self._theirs = {}, -1  # the other end stays open for as long as this process
+        self._lock.release()
+
+
+forks = _Forks()

@@ -101,7 +101,7 @@ class RayEngine:
     def submit(self, model: ModelState, inputs: tuple[Any, ...], deadline_s: float | None, priority: int, seed: int | None) -> Future[Any]:
         state, now = self.state, time.monotonic()
         if state.is_closing:
-            raise pool_closed()
+            raise state.closed()
         task = TaskFuture(model, encode(model.name, inputs, self._store), now, self)  # type: ignore[arg-type]
         task.priority, task.seed = priority, seed
         if deadline_s is not None:
@@ -128,7 +128,7 @@ class RayEngine:
         future: Future[None] = Future()
         with self._lock:
             if self.state.is_closing:
-                raise pool_closed()
+                raise self.state.closed()
             model.broken = None
             for actor in self.actors.all:
                 actor.cannot.pop(model.number, None)
@@ -146,7 +146,7 @@ class RayEngine:
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Ordinary memory: what is large is copied to the object store at `submit`, once for all nodes."""
         if self.state.is_closing:
-            raise pool_closed()
+            raise self.state.closed()
         torch = torch_module() if as_tensor else None
         return np.empty(shape, NUMPY[dtype]) if torch is None else torch.empty(shape, dtype=getattr(torch, dtype))
 
@@ -167,7 +167,7 @@ class RayEngine:
 
     def forget_after_fork(self) -> None:
         """The connection is the parent's."""
-        self.state.is_closing = self.state.is_closed = True
+        self.state.forget_after_fork()
 
     # ---- for TaskFuture
 

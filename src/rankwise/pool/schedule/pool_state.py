@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, pool_full, removed, too_large
+from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, pool_elsewhere, pool_full, removed, too_large
 from rankwise.pool.memory.shared_memory import Arena
 from rankwise.pool.schedule.scheduler import Scheduler
 from rankwise.pool.schedule.state import Deadlines, ModelState, Order, Plan, WorkerState
@@ -50,6 +50,7 @@ class PoolState:
         self._departing: list[ModelState] = []  # removed, with tasks left or still held by a worker
         self.is_closing = False  # no new tasks are taken
         self.is_closed = False
+        self.closed = pool_closed  # what is raised then
         self.deadlines = Deadlines()
         self.divided: set[Task] = set()  # open requests that run as several tasks
         self.all_done = threading.Condition(self.lock)
@@ -72,11 +73,13 @@ class PoolState:
             except Exception:
                 log.exception("a future could not be settled")
 
-    def forget_locks(self) -> None:
-        """In a forked child: they may be held by threads that are not there."""
+    def forget_after_fork(self) -> None:
+        """In a forked child: the pool is the parent's, and threads that are not there may hold its locks."""
         locks: tuple[Any, ...] = self.lock, self.arena.lock
         for lock in locks:
             lock._at_fork_reinit()  # as the standard library does with its own
+        self.is_closed = self.is_closing = self.arena.is_closed = True
+        self.closed = self.arena.closed = pool_elsewhere
 
     def close(self, cancel: bool, timeout: float | None) -> None:
         """Take no new tasks; wait for the tasks that are there, or cancel the waiting ones."""
@@ -273,7 +276,7 @@ class PoolState:
         if not isinstance(task, Chunk):
             self._end(task)
         if self.is_closing:
-            raise pool_closed()
+            raise self.closed()
         if model.broken is not None:
             raise model.broken
         model.counted.rejected += 1
