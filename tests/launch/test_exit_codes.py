@@ -37,6 +37,15 @@ def test_the_commands_own_code(tmp_path: Path, run_rankwise: Callable[..., Any],
     assert ran.verdict["outcome"] == ("completed" if expected == 0 else "crashed")
 
 
+def test_a_job_that_completed_was_not_stuck(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    script = write_script(tmp_path, "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.destroy_process_group()\n")
+
+    ran = run_rankwise("run", "--out", tmp_path / "out", "--standalone", script)
+
+    assert ran.verdict["seconds"]["stuck_before_verdict"] is None
+    assert "stuck" not in ran.text
+
+
 def test_a_shell_in_between(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     ran = run_rankwise("run", "--out", tmp_path / "out", "--", "sh", "-c", "exit 42")
 

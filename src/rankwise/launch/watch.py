@@ -287,7 +287,8 @@ class Watch:
         with self._guard("agree with the other nodes"):
             verdict = self._nodes.publish(verdict)
         code = HUNG_EXIT_CODE if verdict.outcome == "hung" else code
-        return Report(verdict.outcome, code, verdict.findings, verdict.job, self._running_s(), quiet_s, True)
+        stuck_s = quiet_s if verdict.outcome != "completed" else None  # at its end a job that went well was quiet, not stuck
+        return Report(verdict.outcome, code, verdict.findings, verdict.job, self._running_s(), stuck_s, True)
 
     def _look_again(self) -> None:
         if self._has_joined:
