@@ -412,3 +412,41 @@ def numbers_of_numpy(folder: Path, sharded: bool) -> tuple[int, list[float], str
     resumed = second.resume()
     rates = [*scheduler.get_last_lr(), scheduler.optimizer.param_groups[0]["lr"]]
     return resumed, rates, type(rates[0]).__name__
+
+
+def uncollectable(folder: Path, sharded: bool, rank: int) -> None:
+    model = wrap(small_model(), device="cpu")
+    if group.rank() == rank:
+        model.module[0].register_state_dict_pre_hook(_raise)
+    Checkpoints(folder, model=model, sharded=sharded).save(1)
+
+
+def _raise(*_: Any) -> None:
+    raise ValueError("no state today")
+
+
+def saved_inside_a_window(folder: Path) -> None:
+    model = wrap(small_model(), device="cpu")
+    step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulate=2)
+    checkpoints = Checkpoints(folder, model=model, step=step)
+    for x, y in step.over(Loader(regression_data(8), batch_size=2)):
+        step.backward(mse_loss(model(x), y))
+        checkpoints.save(1)
+
+
+def whole_of_parts(folder: Path) -> tuple[list[float], list[float]]:
+    """Layers of one shape, in FSDP2 on one rank: what the parameters of a checkpoint add up to, before and after."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
+    fully_shard(model)
+
+    def sums() -> list[float]:
+        return [parameter.full_tensor().sum().item() for parameter in model.parameters()]  # type: ignore[attr-defined]
+
+    before = sums()
+    Checkpoints(folder, model=model).save(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    Checkpoints(folder, model=model).resume()
+    return before, sums()

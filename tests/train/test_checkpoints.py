@@ -20,6 +20,7 @@ from torch import nn
 from rankwise import train
 from rankwise.errors import TrainError
 from rankwise.train import committed
+from rankwise.train.captured import check_plain
 from tests.families import mostly_live
 from tests.train.farm import Farm
 from tests.weights.nets import Turned
@@ -438,3 +439,49 @@ def test_a_sharded_checkpoint_knows_parameters_that_were_never_stepped(farm: Far
 
     assert [began for began, _ in early + resumed + from_start] == [0, 0, 2, 2, 0, 0]
     assert resumed[0][1] == from_start[0][1] == undisturbed[0][1]
+
+
+@pytest.mark.parametrize(("sharded", "rank", "code"), [(False, 0, "RW711"), (True, 0, "RW710"), (True, 1, "RW710")])
+def test_a_state_that_one_rank_cannot_collect_is_told_to_all(farm: Farm, tmp_path: Path, sharded: bool, rank: int, code: str) -> None:
+    outcomes = farm.ranks("uncollectable", 3, jobs=JOBS, folder=tmp_path, sharded=sharded, rank=rank, timeout_s=20)
+
+    assert [outcome.code for outcome in outcomes] == [None if number == rank else code for number in range(3)], outcomes
+    assert all("no state today" in outcome.error for outcome in outcomes)
+
+
+def test_a_checkpoint_inside_a_window_is_told_to_all_ranks(farm: Farm, tmp_path: Path) -> None:
+    outcomes = farm.ranks("saved_inside_a_window", 2, jobs=JOBS, folder=tmp_path, timeout_s=20)
+
+    assert [outcome.code for outcome in outcomes] == ["RW705", "RW711"], outcomes
+
+
+def test_tensors_around_others_are_saved_each_with_its_own_values(farm: Farm, tmp_path: Path) -> None:
+    saved, resumed = farm.run("whole_of_parts", 1, jobs=JOBS, folder=tmp_path)[0]
+
+    assert saved == resumed and len(set(saved)) == len(saved)
+
+
+class _Named(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_tensors_under_another_name_come_back(tmp_path: Path, asynchronous: bool) -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("scale", torch.tensor([2.0, 3.0]).as_subclass(_Named))  # type: ignore[no-untyped-call]
+    with train.Checkpoints(tmp_path, model=model, asynchronous=asynchronous) as checkpoints:
+        assert checkpoints.save(1)
+    model.get_buffer("scale").zero_()
+
+    assert train.Checkpoints(tmp_path, model=model).resume() == 1
+    assert model.get_buffer("scale").tolist() == [2.0, 3.0]
+
+
+def test_a_state_of_many_tensors_is_looked_at_without_saving_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = torch.save
+    monkeypatch.setattr(torch, "save", lambda thing, file: (sizes.append(len(thing)), original(thing, file)))
+
+    check_plain({"model": {str(number): torch.zeros(1) for number in range(1000)}, "names": {"a", "b"}})
+
+    assert sizes == [1]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
@@ -57,12 +58,13 @@ def on_cpu(thing: Any, *, copy: bool) -> Any:
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if not _has_own_memory(tensor):
             return tensor  # refused by check_plain
-        if not tensor.numel():
+        if not tensor.numel() or _is_around_others(tensor):
             return _alone(tensor.detach(), copy)
+        tensor = tensor.detach().as_subclass(torch.Tensor)  # one of a user's class could not be loaded again
         place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         key = (*place, tensor.is_conj(), tensor.is_neg())
         if key not in seen:
-            seen[key] = _alone(tensor.detach(), copy)
+            seen[key] = _alone(tensor, copy)
         return seen[key]
 
     return _rebuilt(thing, moved)
@@ -74,11 +76,29 @@ def plain_numbers(thing: Any) -> Any:
 
 
 def check_plain(state: Any) -> None:
-    """Raise what `torch.load(weights_only=True)` would raise; tried without the tensors' bytes, so it costs nothing."""
-    buffer = io.BytesIO()
-    torch.save(_rebuilt(state, _without_bytes), buffer)
-    buffer.seek(0)
-    torch.load(buffer, weights_only=True)
+    """Raise what `torch.load(weights_only=True)` would raise; of plain tensors and numbers that is known, only the rest is tried."""
+    rest: list[Any] = []
+    _gather_rest(state, rest)
+    if rest:
+        buffer = io.BytesIO()
+        torch.save(rest, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+
+
+def _gather_rest(thing: Any, rest: list[Any]) -> None:
+    if isinstance(thing, torch.Tensor):
+        _check_memory(thing)
+    if type(thing) in _PLAIN or (isinstance(thing, torch.Tensor) and not _is_around_others(thing)):
+        return
+    if isinstance(thing, dict):
+        for part in (*thing.keys(), *thing.values(), getattr(thing, "_metadata", None)):
+            _gather_rest(part, rest)
+    elif type(thing) in (list, tuple):
+        for part in thing:
+            _gather_rest(part, rest)
+    else:
+        rest.append(thing)
 
 
 def first_not_plain(thing: Any, where: str = "state") -> str:
@@ -91,7 +111,7 @@ def first_not_plain(thing: Any, where: str = "state") -> str:
     return f"{where} is a {type(thing).__qualname__}"
 
 
-_PLAIN = (torch.Tensor, nn.Parameter, int, float, complex, bool, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+_PLAIN = (torch.Tensor, nn.Parameter, DTensor, int, float, complex, bool, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 
 
 def same_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -112,11 +132,15 @@ def _alone(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
     return tensor.to("cpu", copy=True) if copy or is_part else tensor.cpu()
 
 
-def _without_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _check_memory(tensor: torch.Tensor) -> None:
     if not _has_own_memory(tensor):
         kind = "on the meta device" if tensor.is_meta else "that is nested" if tensor.is_nested else f"of layout {tensor.layout}"
         raise TypeError(f"it holds a tensor {kind}")
-    return torch.empty(0, dtype=tensor.dtype)
+
+
+def _is_around_others(tensor: torch.Tensor) -> bool:
+    """Such as DTensor: where its values are it does not say."""
+    return type(tensor) not in (torch.Tensor, nn.Parameter) and not tensor.data_ptr()
 
 
 def _has_own_memory(tensor: torch.Tensor) -> bool:

@@ -101,8 +101,14 @@ class Checkpoints:
         if not isinstance(step, int) or step < 0:
             raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
-        own = self._collect(step)
-        rank_zero(lambda: self._check({**own, **self._beside()}))
+        generators = self._gather()
+        own: dict[str, Any] = {}
+
+        def collect() -> None:
+            own.update(self._collect(step, generators))
+            self._check({**own, **self._beside()})
+
+        rank_zero(collect)
         self._is_first = False
         if self.sharded:
             return self._settle(save_sharded(self.folder, step, self._things, own, self.keep))
@@ -130,16 +136,17 @@ class Checkpoints:
         else:
             self._settle(self._join(), is_logged=True)  # other ranks may never come to wait
 
-    def _collect(self, step: int) -> dict[str, Any]:
-        """What goes into the file, on rank 0; the other ranks send their random generators."""
+    def _gather(self) -> list[Any]:
+        """What rank 0 has to get from the others; returns the random generators of all ranks."""
         for thing in self._things.values():
             if isinstance(thing, ZeroRedundancyOptimizer):
                 thing.consolidate_state_dict(to=0)
-        generators = group.gathered(rng_state())
-        about = {"schema": 1, "step": step, "world_size": group.world_size()}
-        if group.rank() != 0:
-            return {}
+        return group.gathered(rng_state())
+
+    def _collect(self, step: int, generators: list[Any]) -> dict[str, Any]:
+        """What goes into the file."""
         state = {name: thing.state_dict() for name, thing in self._in_file(self.sharded).items()}
+        about = {"schema": 1, "step": step, "world_size": group.world_size()}
         return {**on_cpu(state, copy=self.asynchronous), "rng": generators, "rankwise": about}
 
     def _in_file(self, is_sharded: bool) -> dict[str, Any]:

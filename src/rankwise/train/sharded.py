@@ -20,6 +20,7 @@ from rankwise.train import committed, group
 from rankwise.train.captured import find_names_misfit, misfit, plain_numbers, same_weights
 from rankwise.train.committed import damaged, unsafe
 from rankwise.train.distcp import METADATA, Planner, Reader, Refused, read_metadata
+from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
 
 SHARDS = "shards"
@@ -27,13 +28,12 @@ SHARDS = "shards"
 
 def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
     """All ranks write; rank 0 commits when everybody has."""
+    state = _collected(things)
     partial = rank_zero(lambda: committed.begin(folder, step))
     if partial is None:
         return None if _has_same_weights(committed.path_of(folder, step), things) else committed.other_weights(step)
     if not isinstance(partial, Path):
         return partial
-    # what this raises is the caller's to hear; from dcp.save on, the ranks must fail together
-    state = plain_numbers(_weights(things, is_saved=True))
     problem, lines = "", {}
     try:
         dcp_saver.save(state, checkpoint_id=partial / SHARDS)
@@ -47,6 +47,22 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
         return rank_zero(lambda: committed.abandon(partial, step, OSError(problems[0])))
     shards = {name: line for _, theirs in everyone for name, line in theirs.items()}
     return rank_zero(lambda: committed.finish(partial, step, rest, keep, shards))
+
+
+def _collected(things: dict[str, Any]) -> dict[str, Any]:
+    """What is to be saved. What it raises is the caller's to hear, and the other ranks', who would wait for this one."""
+    state, failure = {}, None
+    try:
+        state = plain_numbers(_weights(things, is_saved=True))
+    except Exception as error:
+        failure = error
+    everyone = group.gathered(failure and _said(failure))
+    if failure is not None:
+        raise failure
+    for rank, said in enumerate(everyone):
+        if said:
+            raise train_error("RW710", f"rank {rank} could not collect what is to be saved: {said}", rank)
+    return state
 
 
 def load_sharded(path: Path, things: dict[str, Any]) -> None:
