@@ -58,7 +58,7 @@ def _habit(audited: AuditedJob, rank: int) -> Habit | None:
 def find_thrown_away(audited: AuditedJob) -> Finding | None:
     found = [habit for habit in _habits(audited) if habit.wasted]
     if not found:
-        return None
+        return _find_nothing_left(audited)
     one = found[0]
     by_hand = "m" in one.usual.pattern
     return audited.finding(
@@ -70,6 +70,37 @@ def find_thrown_away(audited: AuditedJob) -> Finding | None:
         certain=not by_hand,
         severity="info" if by_hand else "warning",
     )
+
+
+def _find_nothing_left(audited: AuditedJob) -> Finding | None:
+    """Gradients zeroed between the backward and the step, which then finds none."""
+    found = {rank: window for rank in audited.audits if (window := _emptied(audited, rank)) is not None}
+    if not found:
+        return None
+    rank, window = next(iter(found.items()))
+    return audited.proven(
+        "RW761",
+        "zero_grad between backward and step throws the gradients away: the optimizer's steps find none, and the model does not learn",
+        {rank: window.places["z"] for rank, window in found.items()},
+        f"at all {_num_steps(audited, rank, window)} steps looked at on rank {rank}, no parameter of the optimizer had a gradient that is not zero",
+        instead=("call zero_grad() after step(), or before the backward",),
+    )
+
+
+def _emptied(audited: AuditedJob, rank: int) -> Window | None:
+    """The usual window of an optimizer that never had a gradient, where the last that happened to them was a zero_grad."""
+    for window in audited.audits[rank].windows:
+        last = max(window.pattern.rfind(letter) for letter in BACKWARDS)
+        rows = [row for step in audited.audits[rank].steps if step.i == window.i for row in step.rows]
+        is_without = all(weight is not None and (gradient is None or norm == 0) for _, _, gradient, norm, weight, _ in rows)
+        is_emptied = 0 <= last < window.pattern.find("z", last) and "z" in window.places and rows and is_without
+        if is_emptied and _num_steps(audited, rank, window) >= _LEAST:
+            return window
+    return None
+
+
+def _num_steps(audited: AuditedJob, rank: int, window: Window) -> int:
+    return sum(step.i == window.i for step in audited.audits[rank].steps)
 
 
 def _is_undivided(habit: Habit) -> bool:
