@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint
+from safetensors.torch import save_file
 from torch import nn
 
 import rankwise
@@ -17,8 +19,8 @@ from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.records import CheckpointError
 from rankwise.weights.safetensors_file import header_of
-from rankwise.weights.tensors import check_range
-from tests.weights.checkpoints import refused, save
+from rankwise.weights.tensors import TensorReader, check_range
+from tests.weights.checkpoints import assert_unchanged, refused, save, values
 
 
 def linear(value: float, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -168,3 +170,48 @@ def test_a_file_that_is_never_the_same_or_gone_is_told(tmp_path: Path, is_remove
 
     assert ("cannot be read" if is_removed else "replaced again and again") in raised.value.finding.summary
     assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("name", ["last.pt", "old.bin", "model.safetensors", "dcp"])
+@pytest.mark.parametrize("is_meta", [True, False])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_file_that_is_cut_short_while_it_is_read(
+    tmp_path: Path, name: str, is_meta: bool, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped file would end the process here. What is left is told: the whole model as it was, or how much of it is not."""
+    state = {"weight": torch.full((64, 64), 3.0), "bias": torch.full((64,), 3.0)}
+    path, model, checks = tmp_path / name, nn.Linear(64, 64, device="meta" if is_meta else None), itertools.count(1)
+    if name == "dcp":
+        torch.distributed.checkpoint.save(state, checkpoint_id=path, no_dist=True)
+    elif name == "model.safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=name == "last.pt")
+    file = next(path.glob("*.distcp")) if name == "dcp" else path
+    before, check = None if is_meta else values(model), TensorReader.check
+
+    def checked_then_cut(self: TensorReader, *given: Any) -> None:
+        check(self, *given)
+        if next(checks) == number:
+            os.truncate(file, 100)
+
+    monkeypatch.setattr(TensorReader, "check", checked_then_cut)
+    with pytest.raises(RankwiseError) as raised:
+        rankwise.load_weights(model, path)
+
+    said = raised.value.finding
+    assert said.code == "RW732"
+    if before is None:
+        assert model.weight.is_meta and model.bias.is_meta
+    elif "values already" not in said.why:
+        assert_unchanged(model, before)
+    else:
+        assert number > 2 and "of 2 names" in said.why
+
+
+def test_no_file_is_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    rankwise.load_weights(nn.Linear(2, 2), save(tmp_path / "last.pt", nn.Linear(2, 2).state_dict()))
+
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -13,7 +13,7 @@ from rankwise.weights.dcp import METADATA, read_dcp
 from rankwise.weights.deepspeed import is_deepspeed, read_deepspeed
 from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
-from rankwise.weights.files import check_path, map_file, unreadable
+from rankwise.weights.files import check_path, open_bytes, unreadable
 from rankwise.weights.opcodes import Stream, read_pickle
 from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, joined_content
 from rankwise.weights.safetensors_file import read_index, read_safetensors
@@ -55,7 +55,7 @@ def _read_file(path: Path) -> Content:
     shards = path.resolve().parent / "shards"
     if path.resolve().name == "state.pt" and (shards / METADATA).is_file():
         return read_dcp(shards)  # rankwise.train with sharded=True: state.pt, and last.pt that points to it, hold all but the weights
-    data = map_file(path)
+    data = open_bytes(path)
     head = bytes(data[:64])
     if not head:
         raise _foreign(path, "an empty file", "save it again; an empty file is what a full disk leaves")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
-from rankwise.weights.files import beside, map_file, read_small, stamp_of
+from rankwise.weights.files import beside, open_bytes, read_small, stamp_of
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
 from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.records import (
@@ -123,7 +123,7 @@ def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) 
     extent = stored.get((name, None))
     if extent is None or not is_extra_state(name):
         return Unbuilt("kept as bytes")
-    return read_embedded(extent, map_file(extent.path))
+    return read_embedded(extent, open_bytes(extent.path))
 
 
 def _dtype(properties: Call) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import DTENSOR, HARMLESS
-from rankwise.weights.files import beside, map_file, read_small
+from rankwise.weights.files import beside, open_bytes, read_small
 from rankwise.weights.records import CheckpointError, Chunk, Content, Damaged, TensorRecord, Unbuilt, as_damage, contiguous, joined_content
 from rankwise.weights.torch_file import read_torch_zip
 from rankwise.weights.zipped import open_archive
@@ -89,7 +89,7 @@ def _read(files: dict[tuple[str, int, int], Path], kind: str) -> list[Content]:
     contents = []
     for _, path in wanted:
         try:
-            contents.append(read_torch_zip(path, open_archive(path, map_file(path)), _HARMLESS))
+            contents.append(read_torch_zip(path, open_archive(path, open_bytes(path)), _HARMLESS))
         except Damaged as error:
             raise Damaged(f"{path.name}: {error}") from error
     return contents

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UnreadableInput
-from rankwise.weights.records import CheckpointError, Damaged
+from rankwise.weights.records import CheckpointError, Damaged, Replaced
 
 _NEXT = ("check the path, and that it may be read",)
 
@@ -28,28 +28,70 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     return place
 
 
-class Mapped(mmap.mmap):
-    """A file's bytes: only what is looked at is read."""
+class FileBytes:
+    """A file's bytes, read where they are looked at: `len` and slices. They are not mapped, because a mapped file that another process cuts
+    short would end this one (SIGBUS)."""
 
-    stamp: tuple[int, ...]
+    def __init__(self, path: Path) -> None:
+        self._path, self._handle = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait for who writes to it
+        facts = os.fstat(self._handle)
+        self._size, self.stamp = facts.st_size, stamp_of(facts)
+        self._block, self._block_at = b"", 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, span: slice) -> bytes:
+        start, stop, _ = span.indices(self._size)
+        if stop - start > _BLOCK:
+            whole = bytearray(stop - start)
+            self.read_into(whole, start)
+            return bytes(whole)
+        if not self._block_at <= start <= stop <= self._block_at + len(self._block):
+            self._block, self._block_at = os.pread(self._handle, _BLOCK, start), start
+            self.check_same()
+        found = self._block[start - self._block_at : stop - self._block_at]
+        if len(found) < stop - start:
+            raise cut_short(self._path)
+        return found
+
+    def read_into(self, buffer: Any, start: int) -> None:
+        """Fill the buffer with the bytes from there on. They are those of the file that was opened, or an error."""
+        view = memoryview(buffer)
+        while len(view):
+            count = os.preadv(self._handle, [view[:_MOST]], start)
+            if not count:
+                raise cut_short(self._path)
+            view, start = view[count:], start + count
+        self.check_same()
+
+    def check_same(self) -> None:
+        if stamp_of(os.fstat(self._handle)) != self.stamp:
+            raise Replaced(self._path)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was never opened
+            os.close(self._handle)
+
+
+_BLOCK = 8192  # read at once where little is wanted
+_MOST = 1 << 30  # so much at once, for not every system reads more
+
+
+def cut_short(path: Path) -> Damaged:
+    return Damaged(f"{path.name} has become shorter since it was opened")
 
 
 def stamp_of(facts: os.stat_result) -> tuple[int, ...]:
-    """Differs between a file and one that takes its name later."""
+    """Differs between a file and one that takes its name, or is written in its place, later."""
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def map_file(path: Path) -> Any:
-    """The file's bytes, mapped. An empty file is empty bytes."""
+def open_bytes(path: Path) -> Any:
+    """The file's bytes, of a plain file only."""
     check_path(path)
     try:
-        with path.open("rb") as file:
-            facts = os.fstat(file.fileno())
-            if not facts.st_size:
-                return b""
-            mapped = Mapped(file.fileno(), 0, access=mmap.ACCESS_READ)
-            mapped.stamp = stamp_of(facts)
-            return mapped
+        return FileBytes(path)
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -82,7 +124,7 @@ def beside(folder: Path, name: Any, named_by: str, is_folder: bool = False) -> P
 
 
 class Window(io.RawIOBase):
-    """A part of a mapped file that reads like a file of its own, for zipfile: DCP keeps whole archives inside its files."""
+    """A part of a file that reads like a file of its own, for zipfile: DCP keeps whole archives inside its files."""
 
     def __init__(self, data: Any, start: int, length: int) -> None:
         if start < 0 or length < 0 or start + length > len(data):

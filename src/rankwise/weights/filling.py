@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from rankwise.errors import UsageError
+from rankwise.errors import RankwiseError, UsageError
 from rankwise.weights.choosing import Choice
 from rankwise.weights.matching import Rules, Slot, below, may_be_missing
 from rankwise.weights.names import bare, notes_by_own_names
 from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way, state_of
 from rankwise.weights.records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt, is_extra_state
-from rankwise.weights.sharing import check_overlaps, memory_of, same_bits, write_into
+from rankwise.weights.sharing import check_overlaps, memory_of, same_bits
 from rankwise.weights.tensors import TensorReader, check_range
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -27,6 +27,7 @@ class Target:
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> None:
         self._model, self._dtype, self._device = model, dtype, device
         self._named = state_of(model)
+        self._written: list[str] = []  # names whose values were replaced and not kept
         self.loads_in_its_own_way = loads_in_its_own_way(model)
         lazy = [name for name, value in self._named.items() if is_lazy(value)]
         if lazy:
@@ -57,7 +58,14 @@ class Target:
                 self._put(choice, reader, extra, snapshot)
         except BaseException as error:
             snapshot.restore()
-            if not isinstance(error, CheckpointError):
+            if self._written:
+                done = f"{len(self._written)} of {len(choice.fit.pairs)} names"
+                if isinstance(error, RankwiseError):
+                    why = f"{error.finding.why or error.finding.summary}; {done} have the checkpoint's values already"
+                    steps = ("load it again before the model is used",)
+                    raise CheckpointError("RW732", f"{path} could not be read to its end", why=why, next=steps) from error
+                error.add_note(f"{done} of the model have the checkpoint's values, the others have not")
+            elif not isinstance(error, CheckpointError):
                 error.add_note("nothing in the model was changed")
             raise
         return converted
@@ -71,7 +79,8 @@ class Target:
         check_overlaps(ours, lambda name: reader.read(pairs[name], tensors[pairs[name]]), path)
         for name, theirs in pairs.items():
             if tensors[theirs].dtype != _name(self._dtype_of(name)):
-                check_range(name, reader.read(theirs, tensors[theirs]), self._dtype_of(name))
+                check_range(name, reader.read(theirs, tensors[theirs], is_lent=True), self._dtype_of(name))
+        reader.check_same()
 
     def _put(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], snapshot: Snapshot) -> None:
         has_meta = is_on_meta(self._model)
@@ -83,26 +92,27 @@ class Target:
         if self.loads_in_its_own_way:
             self._load_state_dict(choice, reader, extra, has_meta)
         else:
-            self._fill_in_place(choice, reader)
+            self._fill_in_place(choice, reader, snapshot)
             for name, value in extra.items():
                 self._model.get_submodule(name[: -len(EXTRA_STATE)].rstrip(".")).set_extra_state(value)
         if has_meta:
             self._check_none_on_meta()
             self._move()
 
-    def _fill_in_place(self, choice: Choice, reader: TensorReader) -> None:
+    def _fill_in_place(self, choice: Choice, reader: TensorReader, snapshot: Snapshot) -> None:
         """One tensor at a time, so that converting needs memory for one only, and two names of one tensor stay so."""
         placed: dict[Any, torch.Tensor] = {}
-        addresses: set[int] = set()
         for ours, theirs in choice.fit.pairs.items():
             current = self._named[ours]
             memory = memory_of(current)
             if memory not in placed:
-                tensor = reader.read(theirs, choice.state.tensors[theirs])
+                record = choice.state.tensors[theirs]
                 if current.is_meta:
-                    placed[memory] = self._on_meta(current, ours, tensor, addresses)
+                    placed[memory] = self._on_meta(current, ours, reader, theirs, record)
                 else:
-                    write_into(current, tensor)
+                    if not snapshot.has_copies:
+                        self._written.append(ours)
+                    reader.read_into(current, theirs, record)
                     placed[memory] = current
             if current.is_meta:
                 self._assign(ours, placed[memory])
@@ -110,12 +120,10 @@ class Target:
             if self._named[ours].is_meta:  # a counter of batches: it starts again
                 self._assign(ours, torch.zeros_like(self._named[ours], device=self._device or "cpu"))
 
-    def _on_meta(self, current: torch.Tensor, ours: str, tensor: torch.Tensor, addresses: set[int]) -> torch.Tensor:
-        """The mapped tensor itself, unless another parameter has the same memory: then writing to one would change both."""
-        value = tensor.to(device=self._device or "cpu", dtype=self._dtype_of(ours))
-        if not value.is_contiguous() or (value.numel() and value.data_ptr() in addresses):
-            value = value.clone(memory_format=torch.contiguous_format)
-        addresses.add(value.data_ptr())
+    def _on_meta(self, current: torch.Tensor, ours: str, reader: TensorReader, theirs: str, record: TensorRecord) -> torch.Tensor:
+        device, dtype = self._device or torch.device("cpu"), self._dtype_of(ours)
+        is_copied = device.type != "cpu" or record.dtype != _name(dtype)
+        value = reader.read(theirs, record, is_lent=is_copied).to(device=device, dtype=dtype).contiguous()
         return torch.nn.Parameter(value, current.requires_grad) if isinstance(current, torch.nn.Parameter) else value
 
     def _assign(self, ours: str, value: Any) -> None:
@@ -126,7 +134,7 @@ class Target:
     def _load_state_dict(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], assign: bool) -> None:
         """By the model's own hooks, which know more than names; what they leave without a value is still not passed over."""
         handed = choice.fit.pairs if choice.fit.handed is None else choice.fit.handed
-        values: dict[str, Any] = {name: reader.read(theirs, choice.state.tensors[theirs]) for name, theirs in handed.items()}
+        values: dict[str, Any] = dict(reader.read_all(handed, choice.state.tensors))
         for name in values:
             if assign and name in self._named:
                 values[name] = values[name].to(self._device or "cpu", self._dtype_of(name))
@@ -220,7 +228,7 @@ def _whole(name: str, value: Any, reader: TensorReader) -> Any:
     if isinstance(value, Unbuilt):
         raise CheckpointError("RW740", f"{name} cannot be read", why=repr(value))
     if isinstance(value, TensorRecord):
-        return reader.read(name, value).clone()
+        return reader.read(name, value)
     if isinstance(value, dict):
         return {key: _whole(name, item, reader) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -55,7 +55,7 @@ def load_weights(
 ) -> LoadedWeights:
     """Put the checkpoint's weights into `model`, in place; no process group is needed and nothing in the file is executed.
 
-    A model on the meta device gets the mapped tensors themselves; another model's tensors are filled where they are. Every
+    A model on the meta device gets new tensors; another model's are filled where they are. Every
     parameter and buffer gets a value, or nothing is changed and a CheckpointError holds the finding. `key` chooses among
     several sets of weights ("ema"), `prefix` takes only what is below it ("model."), patterns in `allow_missing` and
     `allow_unexpected` name what may stay without a partner. `tensors_only` reads the tensors of a checkpoint that also holds

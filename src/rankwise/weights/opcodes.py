@@ -71,10 +71,10 @@ class Stream:
         return chunk
 
     def readline(self) -> bytes:
-        stop = self._data.find(b"\n", self._at, min(self._end, self._at + 65536))
-        if stop < 0:
-            raise Damaged(f"a line that does not end, at byte {self._at:,}")
-        return self.read(stop + 1 - self._at)
+        for most in (256, 65536):
+            if length := bytes(self._data[self._at : min(self._end, self._at + most)]).find(b"\n") + 1:
+                return self.read(length)
+        raise Damaged(f"a line that does not end, at byte {self._at:,}")
 
 
 def read_pickle(stream: Stream) -> Pickled:

@@ -51,7 +51,7 @@ class OwnLoading:
         return None
 
     def _tried(self, state: StateDict, naming: Naming) -> Fit | None:
-        values: dict[str, Any] = {name: self._reader.read(theirs, state.tensors[theirs]) for name, theirs in naming.named.items()}
+        values = self._reader.read_all(naming.named, state.tensors)
         notes = notes_by_own_names(naming.named, state.notes)
         snapshot = Snapshot(self._model)
         snapshot.copy_values()
@@ -131,8 +131,11 @@ class Snapshot:
         for module in model.modules():
             self._keep(vars(module))
 
+    has_copies = False
+
     def copy_values(self) -> None:
         """Keep the values of the tensors that were not moved; a tensor that was moved left its old memory as it was."""
+        self.has_copies = True
         for tensor, data, _ in self._tensors.values():
             if not tensor.is_meta and memory_of(tensor) == memory_of(data):
                 self._copies.append((data, data.clone()))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.files import beside, map_file, read_small
+from rankwise.weights.files import beside, open_bytes, read_small
 from rankwise.weights.records import (
     ITEM_SIZES,
     Content,
@@ -48,7 +48,7 @@ def header_of(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapp
 
 def read_safetensors(path: Path, data: Any | None = None) -> Content:
     """One file."""
-    data = map_file(path) if data is None else data
+    data = open_bytes(path) if data is None else data
     start = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or start - 8 > MAX_HEADER or start > len(data):
         raise Damaged(f"a header of {start - 8:,} bytes is declared, the file has {len(data):,}")

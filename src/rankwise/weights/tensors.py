@@ -1,24 +1,25 @@
-"""From a record to a torch tensor that lies in the mapped file, read when it is used; numbers that a smaller dtype cannot hold."""
+"""From a record to a torch tensor, read from its file; numbers that a smaller dtype cannot hold."""
 
 from __future__ import annotations
 
 import functools
 import math
-import os
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
-from rankwise.weights.files import stamp_of
-from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, Replaced, TensorRecord
+from rankwise.weights.files import FileBytes, unreadable
+from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, Replaced, TensorRecord, contiguous
+from rankwise.weights.sharing import write_into
 from rankwise.weights.torch_file import read_embedded
 
-_CRC_STEP = 8 << 20
+_CRC_STEP = 256 << 10
+_MOST_OPEN = 256  # files; a process may open some thousand
 _TRIES = 20
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,10 +28,11 @@ _STEP = 16 << 20  # elements looked at together, so that it costs time but littl
 
 @dataclass
 class TensorReader:
-    """Makes tensors of records. The files are mapped privately: writing to a tensor never changes a checkpoint."""
+    """Makes tensors of records, each in memory of its own."""
 
     verify: bool = True
-    _storages: dict[Path, tuple[torch.UntypedStorage, tuple[int, ...]]] = field(default_factory=dict)  # with the file's stamp
+    _files: dict[Path, FileBytes] = field(default_factory=dict)
+    _lent: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     _verified: set[Extent] = field(default_factory=set)
 
     def check(self, name: str, record: TensorRecord) -> None:
@@ -38,30 +40,65 @@ class TensorReader:
         if record.unreadable:
             raise CheckpointError("RW740", f"{name} cannot be read", why=record.unreadable)
         torch_dtype(record.dtype)
-        try:
+        with _told_of(name):
             if math.prod(max(size, 1) for size in record.shape) >= 1 << 63:
                 raise Damaged(f"{list(record.shape)[:16]} is not a shape")
             for part in self._parts(name, record):
                 if part.numel:
                     self._check(part)
-        except Damaged as error:
-            summary = f"{name} cannot be read, its bytes are damaged"
-            raise CheckpointError("RW732", summary, why=str(error)) from error
 
-    def read(self, name: str, record: TensorRecord) -> torch.Tensor:
-        """The tensor; it shares the mapped file's memory where its bytes lie aligned, which torch.save and safetensors see to."""
+    def read(self, name: str, record: TensorRecord, is_lent: bool = False) -> torch.Tensor:
+        """The tensor; one that is lent is in memory that the next one is read into, which saves the asking for new memory."""
         self.check(name, record)
-        if record.numel == 0:
-            return torch.empty(record.shape, dtype=torch_dtype(record.dtype))
-        parts = self._parts(name, record)
-        if len(parts) == 1:
-            return self._strided(parts[0])
-        whole = torch.empty(record.shape, dtype=torch_dtype(record.dtype))
-        for chunk, part in zip(record.chunks, parts):
-            if part.numel:
-                box = tuple(slice(offset, offset + size) for offset, size in zip(chunk.offsets, chunk.sizes))
-                (whole.view(-1) if len(box) == 1 else whole)[box] = self._strided(part)
-        return whole
+        with _told_of(name):
+            parts = self._parts(name, record)
+            if len(parts) == 1 and parts[0].strides != contiguous(parts[0].shape) and parts[0].numel:
+                return self._strided(parts[0])  # as it is: an expanded one may be a number for a shape beyond all memory
+            if is_lent and self._lent.numel() < record.nbytes:
+                self._lent = torch.empty(record.nbytes, dtype=torch.uint8)
+            dtype = torch_dtype(record.dtype)
+            whole = self._lent[: record.nbytes].view(dtype).view(record.shape) if is_lent else torch.empty(record.shape, dtype=dtype)
+            self._fill(whole, record, parts)
+            return whole
+
+    def read_into(self, target: torch.Tensor, name: str, record: TensorRecord) -> None:
+        """The same into a tensor of a model, without another copy where its memory is of the same kind."""
+        if target.dtype != torch_dtype(record.dtype) or target.shape != record.shape or not _is_plain_memory(target):
+            write_into(target, self.read(name, record, is_lent=True))
+            return
+        self.check(name, record)
+        with _told_of(name):
+            self._fill(target.detach(), record, self._parts(name, record))
+        torch.autograd.graph.increment_version(target)
+
+    def read_all(self, named: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> dict[str, torch.Tensor]:
+        """By these names (each with its name in the checkpoint). What is one tensor there is one here."""
+        found: dict[object, torch.Tensor] = {}
+        for theirs in named.values():
+            if (place := tensors[theirs].place or theirs) not in found:
+                found[place] = self.read(theirs, tensors[theirs])
+        return {name: found[tensors[theirs].place or theirs] for name, theirs in named.items()}
+
+    def _fill(self, whole: torch.Tensor, record: TensorRecord, parts: list[TensorRecord]) -> None:
+        boxes = [tuple(slice(offset, offset + size) for offset, size in zip(chunk.offsets, chunk.sizes)) for chunk in record.chunks]
+        for box, part in zip(boxes or [()], parts):
+            place = (whole.view(-1) if len(box) == 1 else whole)[box]
+            if not part.numel:
+                continue
+            if place.is_contiguous() and part.strides == contiguous(part.shape):
+                self._fill_plain(place, part)
+            else:
+                place.copy_(self._strided(part))
+
+    def _fill_plain(self, place: torch.Tensor, part: TensorRecord) -> None:
+        assert part.storage is not None
+        start = part.storage.offset + part.first * ITEM_SIZES[part.dtype]
+        self._file(part.storage).read_into(place.reshape(-1).view(torch.uint8).numpy(), start)
+
+    def check_same(self) -> None:
+        """Raise if a file is not what it was when its header was read, as far as times and sizes tell."""
+        for file in self._files.values():
+            file.check_same()
 
     @property
     def verified_bytes(self) -> int:
@@ -84,42 +121,44 @@ class TensorReader:
         if chunk.part is not None:
             return chunk.part
         assert chunk.extent is not None
-        found = read_embedded(chunk.extent, self._bytes(chunk.extent))
+        found = read_embedded(chunk.extent, self._file(chunk.extent))
         if not isinstance(found, TensorRecord):
             raise Damaged(f"there is no tensor at byte {chunk.extent.offset:,} of {chunk.extent.path.name}")
         return found
 
     def _strided(self, record: TensorRecord) -> torch.Tensor:
-        extent = record.storage
-        assert extent is not None
-        part = self._storage(extent)[extent.offset : extent.offset + extent.nbytes]
-        if extent.offset % ITEM_SIZES[record.dtype]:  # only torch's old format: not every processor reads numbers at odd addresses
-            part = part.clone()
-        empty = torch.empty(0, dtype=torch_dtype(record.dtype))
-        return empty.set_(part, record.first, record.shape, record.strides)
+        """All of its storage that it reaches over is read, and no more of it: others may lie there, too."""
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(record.shape, record.strides))
+        row = torch.empty(reach, dtype=torch_dtype(record.dtype))
+        self._fill_plain(row, replace(record, shape=(reach,), strides=(1,)))
+        return row.as_strided(record.shape, record.strides)
 
-    def _storage(self, extent: Extent) -> torch.UntypedStorage:
-        if extent.path not in self._storages:
-            self._storages[extent.path] = _mapped(extent.path)
-        storage, stamp = self._storages[extent.path]
-        if extent.stamp not in (None, stamp):
+    def _file(self, extent: Extent) -> FileBytes:
+        if extent.path not in self._files:
+            if len(self._files) >= _MOST_OPEN:
+                del self._files[next(iter(self._files))]
+            try:
+                self._files[extent.path] = FileBytes(extent.path)
+            except FileNotFoundError as error:  # just now it was there
+                raise Replaced(extent.path) from error
+        file = self._files[extent.path]
+        if extent.stamp not in (None, file.stamp):
             raise Replaced(extent.path)
-        return storage
-
-    def _bytes(self, extent: Extent) -> Any:
-        return torch.empty(0, dtype=torch.uint8).set_(self._storage(extent)).numpy().data
+        return file
 
     def _check(self, record: TensorRecord) -> None:
         """Compare with the CRC the writer left, piece by piece, so that it costs time but no memory."""
         extent = record.storage
-        if extent is None or extent.offset + extent.nbytes > self._storage(extent).nbytes():
+        if extent is None or extent.offset + extent.nbytes > len(self._file(extent)):
             raise Damaged("the file has become shorter since it was opened")
         if not self.verify or extent.crc is None or extent in self._verified:
             return
-        crc, end = 0, extent.offset + extent.nbytes
-        content = self._bytes(extent)
+        crc, end, file = 0, extent.offset + extent.nbytes, self._file(extent)
+        step = memoryview(bytearray(min(_CRC_STEP, extent.nbytes)))
         for start in range(extent.offset, end, _CRC_STEP):
-            crc = zlib.crc32(content[start : min(start + _CRC_STEP, end)], crc)
+            piece = step[: end - start]
+            file.read_into(piece, start)
+            crc = zlib.crc32(piece, crc)
         if crc != extent.crc:
             raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not what was written (CRC-32)")
         self._verified.add(extent)
@@ -138,14 +177,21 @@ def begin_again_if_replaced(work: Callable[P, R]) -> Callable[P, R]:
     return tried
 
 
-def _mapped(path: Path) -> tuple[torch.UntypedStorage, tuple[int, ...]]:
+@contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """What is wrong with the file, as a finding about this tensor."""
     try:
-        with path.open("rb") as file:  # by its number: torch takes no name that is not UTF-8
-            facts = os.fstat(file.fileno())
-            storage = torch.UntypedStorage.from_file(f"/proc/self/fd/{file.fileno()}", False, facts.st_size)
-            return storage, stamp_of(facts)  # type: ignore[return-value]
-    except FileNotFoundError as error:  # just now it was there
-        raise Replaced(path) from error
+        yield
+    except Damaged as error:
+        raise CheckpointError("RW732", f"{name} cannot be read, its bytes are damaged", why=str(error)) from error
+    except OSError as error:  # a failing disk
+        raise unreadable(error.filename or name, error) from error
+
+
+def _is_plain_memory(target: torch.Tensor) -> bool:
+    """Whether its bytes, one behind the other, are the numbers as a file has them, for whoever may write to them."""
+    is_torchs = type(target) in (torch.Tensor, torch.nn.Parameter) and target.layout == torch.strided and not target.is_inference()
+    return is_torchs and target.device.type == "cpu" and target.is_contiguous() and not (target.is_conj() or target.is_neg())
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -26,7 +26,7 @@ def read_torch_zip(path: Path, archive: Archive, harmless: Collection[str] = HAR
 def _read_pickled(path: Path, archive: Archive, harmless: Collection[str] = HARMLESS | DTENSOR) -> tuple[Any, tuple[str, ...]]:
     pickled = read_pickle(Stream(archive.read("data.pkl")))
     if "byteorder" in archive.entries and archive.read("byteorder") != b"little":
-        raise Damaged("its numbers are big-endian; only little-endian ones can be mapped")
+        raise Damaged("its numbers are big-endian; only little-endian ones can be read")
 
     def find_storage(key: str, dtype: str, nbytes: int) -> Extent:
         extent = archive.entries.get(f"data/{key}")
@@ -54,7 +54,7 @@ def read_legacy(path: Path, data: Any) -> Content:
         read_pickle(stream)
     system = read_pickle(stream).value
     if isinstance(system, dict) and system.get("little_endian") is False:
-        raise Damaged("its numbers are big-endian; only little-endian ones can be mapped")
+        raise Damaged("its numbers are big-endian; only little-endian ones can be read")
     pickled = read_pickle(stream)
     keys = read_pickle(stream).value
     storages = _legacy_storages(path, data, stream.tell(), keys, _legacy_dtypes(pickled))

@@ -1,4 +1,4 @@
-"""The archive torch.save writes: a zip whose entries are stored uncompressed, so that they can be mapped where they lie."""
+"""The archive torch.save writes: a zip whose entries are stored uncompressed, so that they can be read where they lie."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_ENTRIES = 2_000_000
 class Archive:
     """The entries of one archive by their name without the common top folder, each with the place of its bytes."""
 
-    data: Any  # the mapped file
+    data: Any  # the file's bytes
     entries: dict[str, Extent]
 
     def read(self, name: str) -> bytes:
