@@ -237,7 +237,7 @@ def _dataloader(look: _Look) -> Activity | None:
             continue
         line, frames = look.book.line_text(own.file, own.line), _frames_of(worker)
         if _LOCK_LINE.search(line) or (frames and os.path.basename(frames[0].file) == "threading.py"):
-            why = "the worker was forked while another thread held the lock; in the child nobody is left to release the copy"
+            why = "either the lock was held when the worker was forked, and in the child nobody is left to release it, or the worker took it before"
             return Activity("RW309", f"{doing} waits for a lock", own, why)
         return Activity("RW307", f"{doing} is stuck in {own.function}()", own, f"the worker's line: {line}" if line else "")
     return Activity("RW307", "waits for its DataLoader workers", fetching)

@@ -257,11 +257,11 @@ def _differ(audited: AuditedJob, story: Story) -> Finding:
 
 def _unwrapped(audited: AuditedJob, story: Story, averages: bool) -> Finding | None:
     """No DDP: replicas that began equal and drift apart. Ensembles do so on purpose; ranks that share out one dataset do not."""
-    if not story.began_equal:
-        return None
     a, _b, row_a, row_b = story.weights[0]
-    shared = any(one.begun.is_distributed for rank in story.ranks for passes in audited.loaders(rank).values() for one in passes)
     reduces = any(r.label.startswith("gradient") for rank in story.ranks for r in audited.audits[rank].reduces)
+    if not story.began_equal:
+        return _began_apart(audited, story) if reduces and not averages and not story.grads else None
+    shared = any(one.begun.is_distributed for rank in story.ranks for passes in audited.loaders(rank).values() for one in passes)
     if averages:
         return _info(audited, story)
     return audited.suspected(
@@ -272,6 +272,24 @@ def _unwrapped(audited: AuditedJob, story: Story, averages: bool) -> Finding | N
         f"at step {a.n} {row_a[0]} has norm {_norm(row_a[5])} on rank {story.ranks[0]} and {_norm(row_b[5])} on another"
         + ("; the data is shared out with a DistributedSampler" if shared else ""),
         severity="warning" if shared or reduces else "info",
+        instead=(
+            "wrap the model in DistributedDataParallel and call the wrapper in the loop, or average every gradient on all ranks before each step",
+        ),
+    )
+
+
+def _began_apart(audited: AuditedJob, story: Story) -> Finding | None:
+    """Gradients that are reduced by hand, and are the same on all ranks, go into weights that never were."""
+    if _num_steps(story.weights) < min(_LEAST, story.num_seen):
+        return None
+    a, _b, row_a, row_b = story.weights[0]
+    return audited.proven(
+        "RW770",
+        f"the weights differ between {ranks_text(story.ranks)} from the first step on, and their gradients are averaged by hand",
+        dict.fromkeys(story.ranks, a.site),
+        f"at step {a.n} {row_a[0]} has norm {_norm(row_a[5])} on rank {story.ranks[0]} and {_norm(row_b[5])} on another, and the same gradient: "
+        "that is the mean of gradients of different models",
+        instead=("before the first step, broadcast rank 0's parameters and buffers to all ranks, or build the model from the same seed",),
     )
 
 
