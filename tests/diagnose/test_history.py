@@ -124,6 +124,21 @@ def test_evaluations_without_buffers_are_quiet_though_torchs_record_died_with_th
     assert find_divergence(replace(again, ranks={**told.ranks, 0: with_buffers}), 0, 1) is not None
 
 
+def test_what_an_evaluation_broadcast_is_left_out_in_the_next_training_forward() -> None:
+    told = with_evaluations("abEEcdabc", "abcdabc")
+    calls_of = {r: tuple(replace(c, op="forward") if c.stack[0].line == ord("c") else c for c in e.calls) for r, e in told.ranks.items()}
+    with_buffers = {
+        r: replace(e, calls=calls_of[r], collectives=log_from_calls(e.calls), models=(replace(model(), has_buffers=True),))
+        for r, e in told.ranks.items()
+    }
+    evaluates = replace(with_buffers[0], calls=with_buffers[0].calls[:4])
+    has_gone = replace(with_buffers[1], calls=with_buffers[1].calls[:2])
+
+    assert find_divergence(replace(told, ranks=with_buffers), 0, 1) is None
+    assert find_divergence(replace(told, ranks={**with_buffers, 0: evaluates}), 0, 1) is None  # rank 1's forward answers it
+    assert find_divergence(replace(told, ranks={0: evaluates, 1: has_gone}), 0, 1) is not None
+
+
 def test_rows_of_a_mesh_are_in_step_in_groups_of_their_own() -> None:
     """Ranks 0 and 1 of one tensor-parallel group, 2 and 3 of the other; 0 and 2 share the third group, of data parallelism."""
     groups = (new_group(0, 1, name="1"), new_group(2, 3, name="2"), new_group(0, 2, name="3"))

@@ -41,6 +41,7 @@ class History:
     numbers: tuple[int, ...]
     first: int = 0  # calls before this number have left the ring
     quiet: frozenset[int] = frozenset()  # numbers of forwards and backwards that are known to have called no collective
+    evaluations: frozenset[int] = frozenset()  # numbers of forwards without gradients that are over, where there is one model
 
     def key(self, i: int) -> Key:
         return key_of(self.calls[i])
@@ -109,7 +110,9 @@ def history_of(evidence: RankEvidence) -> History:
     numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER and not is_beside(call)]
     kept = list(_outermost(numbered))
     quiet = frozenset(number for number, call in kept if call.op in WRAPPER_CALLS and _made_none(evidence, number - first))
-    return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first, quiet)
+    evaluations = frozenset(number for number, call in kept if call.op == "forward" and "no_grad" in call.mode and not call.is_open)
+    own = History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first, quiet)
+    return replace(own, evaluations=evaluations) if len(evidence.models) == 1 else own
 
 
 def _together(evidence: RankEvidence, other: RankEvidence, group: str) -> tuple[History, History]:
@@ -179,6 +182,7 @@ def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
 def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -> Divergence | None:
     """The place from which on two ranks were not in step any more; None where one is only further than the other."""
     mine, theirs = _from_the_same_call(*_together(job.ranks[rank], job.ranks[other], group))
+    mine, theirs = _with_quiet_evaluations(mine, theirs), _with_quiet_evaluations(theirs, mine)
     mine, theirs = _without_quiet_of_its_own(mine, theirs), _without_quiet_of_its_own(theirs, mine)
     start = _common_prefix(mine, theirs)
     if start is None:
@@ -230,6 +234,17 @@ def _from_the_same_call(a: History, b: History) -> tuple[History, History]:
     first = max(a.first, b.first)
     a, b = (replace(one.only(lambda number, _: number >= first), first=first) for one in (a, b))
     return a, b
+
+
+def _with_quiet_evaluations(history: History, other: History) -> History:
+    """What DDP broadcast in the first forward of an evaluation it leaves out in the next that trains: one more of the other rank answers it."""
+    trained, trained_other = ([n for n, call in zip(one.numbers, one.calls, strict=True) if _trains(call)] for one in (history, other))
+    last = max(trained, default=-1) if len(trained) >= len(trained_other) else _NEVER
+    return replace(history, quiet=history.quiet | {number for number in history.evaluations if number < last})
+
+
+def _trains(call: Call) -> bool:
+    return call.op == "forward" and "no_grad" not in call.mode
 
 
 def _without_quiet_of_its_own(history: History, other: History) -> History:
