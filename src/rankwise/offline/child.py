@@ -22,7 +22,7 @@ from rankwise.offline.values import as_array, by_text, copied, is_numbers, named
 from rankwise.offline.workspace import PredictError
 from rankwise.pool.api.model import named_list, output_names
 from rankwise.pool.workers.runner import check_gpu_usable, is_out_of_memory, run_divided
-from rankwise.weights.building import import_callable
+from rankwise.weights.building import evaluating, import_callable
 
 
 def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
@@ -37,7 +37,7 @@ def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
 
         load_weights(model, weights)
     if isinstance(model, torch.nn.Module):
-        model.eval()
+        evaluating(model)
     return Runner(model, load, stack)
 
 

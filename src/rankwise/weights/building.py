@@ -49,7 +49,18 @@ def build_model(path: str) -> torch.nn.Module:
     model = _called(path)
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"{path} returned a {type(model).__name__}, not a torch.nn.Module")
-    return model.eval()
+    return evaluating(model)
+
+
+def evaluating(model: torch.nn.Module) -> torch.nn.Module:
+    """The model, set to inference. The module of an exported program refuses `eval()`, also inside of others: it is what it was exported
+    as."""
+    try:
+        return model.eval()
+    except NotImplementedError:
+        for module in model.modules():
+            module.training = False
+        return model
 
 
 def example_inputs(specs: list[str]) -> tuple[Any, ...]:

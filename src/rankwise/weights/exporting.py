@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from rankwise.errors import UsageError
 from rankwise.files import check_not_special, sync_folder
-from rankwise.weights.building import build_model, example_inputs
+from rankwise.weights.building import build_model, evaluating, example_inputs
 from rankwise.weights.loading import load_weights
 from rankwise.weights.records import CheckpointError
 from rankwise.weights.writing import not_written
@@ -42,7 +42,7 @@ def export_program(
     model: torch.nn.Module, inputs: tuple[Any, ...], output: Path, *, dynamic_batch: bool, tolerance: float | None
 ) -> Exported:
     """Write `output` if the program computes what the model does, also with another batch size where that is dynamic."""
-    model.eval()
+    evaluating(model)
     temporary = _begun(output, model)
     try:
         with torch.no_grad():

@@ -115,6 +115,19 @@ def test_a_lazy_model_is_made_by_its_first_request() -> None:
         assert pool.submit("lazy", torch.ones(2, 5)).result().shape == (2, 3)
 
 
+def exported() -> torch.nn.Module:
+    """Half of it is a program, which knows no `eval()`."""
+    program = torch.export.export(torch.nn.Linear(5, 3).eval(), (torch.ones(2, 5),))
+    return torch.nn.Sequential(torch.nn.Dropout(), program.module())
+
+
+def test_the_module_of_an_exported_program_is_a_model_too() -> None:
+    with Pool({"exported": Model(exported)}, workers=0) as pool:
+        outputs = [pool.submit("exported", torch.ones(2, 5)).result() for _ in range(2)]
+
+    assert outputs[0].shape == (2, 3) and outputs[0].equal(outputs[1])
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("when", ["build", "forward"])
 def test_the_default_dtype_of_one_model_is_not_that_of_others(workers: int, when: str) -> None:

@@ -27,6 +27,7 @@ from rankwise.files import stamp_of
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
 from rankwise.pool.workers.lanes import copy_place, share_weights, to_value
+from rankwise.weights.building import evaluating
 
 T = TypeVar("T")
 _LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
@@ -75,7 +76,7 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> Loaded:
             from rankwise.weights.loading import load_weights  # knows every wrapper a checkpoint may carry
 
             load_weights(built, spec["weights"])
-        built = built.to(device) if spec["program"] else built.eval().to(device)  # a program is what it was exported as
+        built = (built if spec["program"] else evaluating(built)).to(device)  # a program is what it was exported as
     elif not callable(built):
         raise TypeError(f"the build of {spec['name']!r} returned {type(built).__name__}, which cannot be called")
     elif spec["weights"]:
