@@ -174,3 +174,35 @@ def test_the_state_holds_the_schedulers() -> None:
     assert second.scheduler.last_epoch == 3
     second.load_state_dict({"count": 1, "num_skipped": 0, "scaler": {}})  # as earlier versions wrote it
     assert second.count == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_gradients_that_another_models_loss_left_are_not_stepped(first: int) -> None:
+    """Two models that train against each other: the loss of each goes through both."""
+    data = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+
+    def models() -> list[nn.Module]:
+        torch.manual_seed(0)
+        return [nn.Linear(3, 3), nn.Linear(3, 1)]
+
+    def loss(pair: list[nn.Module], x: torch.Tensor, number: int) -> torch.Tensor:
+        return (pair[1](pair[0](x)).mean() - number) ** 2
+
+    plain, ours = models(), models()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in plain]
+    for x in data.split(2):
+        for number in (first, 1 - first):
+            optimizers[number].zero_grad()
+            loss(plain, x, number).backward()
+            optimizers[number].step()
+
+    steps = [Step(model, torch.optim.SGD(model.parameters(), lr=0.1)) for model in ours]
+    loaders = [Loader(data, batch_size=2) for _ in steps]  # type: ignore[arg-type]
+    for xs in zip(*(step.over(loader) for step, loader in zip(steps, loaders))):
+        for number in (first, 1 - first):
+            with steps[number]:
+                value = loss(ours, xs[number], number)
+            steps[number].backward(value)
+
+    for model, other in zip(ours, plain):
+        assert torch.equal(model.weight, other.weight)  # type: ignore[arg-type]

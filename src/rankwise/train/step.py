@@ -78,9 +78,9 @@ class Step:
         check_synchronised(self.model)  # the model may have been wrapped, and this made, before there was a process group
         check_unchanged(self.model)
         check_optimizer(self.optimizer, self.model)
-        self.optimizer.zero_grad(set_to_none=True)
         try:
             for micro in self._micros(batches, count):
+                self._clear_others()
                 self._micro, self.num_samples = micro, micro.num_samples
                 yield micro.batch
                 if self._micro is not None:
@@ -94,6 +94,7 @@ class Step:
     def __enter__(self) -> Step:
         if self._micro is None:
             raise _out_of_order("`with step` outside of `for … in step.over(…)`")
+        self._clear_others()
         self._open_no_sync = self._no_sync(self._micro)
         self._open_no_sync.__enter__()
         self._autocast.__enter__()
@@ -135,6 +136,11 @@ class Step:
             if count is None:
                 return (streamed if batches.is_stream else planned)(batches, self.accumulate)
         return counted(batches, self.accumulate, count or num_samples_in)
+
+    def _clear_others(self) -> None:
+        """Gradients that are there before a window: the loss of another model that goes through this one (GANs) leaves some."""
+        if not self._is_window_open:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def _awaited(self, loss: torch.Tensor) -> Micro:
         if self._micro is None:
