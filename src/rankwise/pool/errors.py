@@ -232,6 +232,12 @@ def is_quarantined(proven_deaths: int, deaths: int, death: Death, others: int = 
     return deaths >= MAX_SIGNAL_DEATHS
 
 
+def is_hopeless(build_failures: int, death: Death, others: int = 0) -> bool:
+    """Whether a model whose builds ended so many workers is not built again. What another process may have done counts less, as above."""
+    may_be_bad_luck = not death.is_proven and (death.is_kill or death.stopped or others >= MAX_PROVEN_DEATHS)
+    return death.hung_s is not None or build_failures >= (MAX_KILLS if may_be_bad_luck else MAX_BUILDS)
+
+
 def back_off_s(failures: int) -> float:
     """How long to wait before a build that failed is tried again."""
     return _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]

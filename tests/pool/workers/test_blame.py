@@ -14,7 +14,7 @@ from tests.families import mostly_live
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool, Quarantined, TaskHung  # noqa: E402
-from rankwise.pool.errors import Death, is_quarantined  # noqa: E402
+from rankwise.pool.errors import Death, is_hopeless, is_quarantined  # noqa: E402
 from rankwise.pool.schedule.state import Seat  # noqa: E402
 from rankwise.pool.transport.connection import WorkerHandle  # noqa: E402
 from tests.pool.models import STOPS  # noqa: E402
@@ -69,6 +69,14 @@ def test_stops_count_as_signals_do() -> None:
     assert by_itself.is_proven and not by_anybody.is_proven
     assert is_quarantined(2, 2, by_itself) and not is_quarantined(0, 2, by_anybody)
     assert is_quarantined(0, 3, by_anybody) and not is_quarantined(0, 3, by_anybody, others=2)
+    assert is_hopeless(3, by_itself) and not is_hopeless(3, by_anybody) and is_hopeless(6, by_anybody)
+
+
+def test_a_build_is_not_given_up_for_signals_that_others_get_too() -> None:
+    crash, left, hung = Death(-11), Death(1), Death(-9, hung_s=60.0)
+
+    assert is_hopeless(3, crash) and not is_hopeless(3, crash, others=2) and is_hopeless(6, crash, others=2)
+    assert is_hopeless(3, left, others=9) and is_hopeless(1, hung)
 
 
 def test_a_note_counts_only_for_what_it_was_left_under() -> None:

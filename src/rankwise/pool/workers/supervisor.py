@@ -10,16 +10,16 @@ import time
 from collections import deque
 from functools import partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 from rankwise.files import text_if_readable
 from rankwise.pool.errors import (
-    MAX_BUILDS,
-    MAX_KILLS,
     Death,
     OomWatch,
     back_off_s,
     build_died,
+    is_hopeless,
     is_quarantined,
     no_worker,
     quarantined,
@@ -53,7 +53,7 @@ class Lifecycle:
         self._numbers = itertools.count(1)
         self._early_deaths = self._left_early = 0
         self.oom = OomWatch(time.monotonic())
-        self._signalled: deque[tuple[float, WeakSet[Task]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
+        self._signalled: deque[tuple[float, WeakSet[Any]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under what
         self.workers: dict[int, WorkerState] = {}
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
         self._has_made_one = False
@@ -246,7 +246,10 @@ class Lifecycle:
                 order.tasks, others = self._state.dissolve(chunk, item if order.serial == running else -1)
                 again += others
         if death.exit_code is not None and death.exit_code < 0 and not death.is_proven:
-            self._signalled.append((time.monotonic(), WeakSet(task for order in orders if order.serial == running for task in order.tasks)))
+            ran: list[Any] = [
+                item for order in orders if order.serial == running for item in ([order.model] if order.is_load else order.tasks)
+            ]
+            self._signalled.append((time.monotonic(), WeakSet(ran)))
         for order in orders:
             was_running = order.serial == running
             if order.is_load:
@@ -267,20 +270,23 @@ class Lifecycle:
         task.deaths += 1
         task.proven_deaths += death.is_proven
         task.alone = True
-        since = time.monotonic() - _LATELY_S
-        others = sum(moment > since and task not in tasks for moment, tasks in self._signalled)
-        if not is_quarantined(task.proven_deaths, task.deaths, death, others):
+        if not is_quarantined(task.proven_deaths, task.deaths, death, self._signalled_without(task)):
             return False
         state.counters.of(name).quarantined += 1
         state.fail(task, quarantined(name, described(task.node), task.deaths, death))
         return True
+
+    def _signalled_without(self, task: Task | ModelState) -> int:
+        """How many workers ended lately by a signal while they ran another task, or built another model."""
+        since = time.monotonic() - _LATELY_S
+        return sum(moment > since and task not in ran for moment, ran in self._signalled)
 
     def _died_building(self, model: ModelState, was_running: bool, death: Death) -> None:
         if not was_running or model.broken is not None:
             return
         model.build_failures += 1
         model.not_before = time.monotonic() + back_off_s(model.build_failures)
-        if death.hung_s is not None or model.build_failures >= (MAX_BUILDS if death.is_proven or not death.is_kill else MAX_KILLS):
+        if is_hopeless(model.build_failures, death, self._signalled_without(model)):
             self._state.break_model(model, build_died(model.name, model.build_failures, death))
 
     def _fork_server_died(self, fork_server: ForkServer) -> None:
