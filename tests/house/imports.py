@@ -31,7 +31,7 @@ def _imported_names(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level:
-            yield "." * node.level + (node.module or "")
+            yield from ("." * node.level + (f"{node.module}." if node.module else "") + alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
@@ -50,7 +50,17 @@ def module_of(path: Path) -> str:
 def import_graph() -> dict[str, set[str]]:
     """Which of our modules each of them imports: anywhere in the file, for type checkers only as well."""
     modules = {module_of(path): path for path in source_files()}
-    return {module: {_module_in(name, modules) for name in imported_names(path)} - {"", module} for module, path in modules.items()}
+    return {
+        module: {_module_in(_absolute(name, module, path), modules) for name in imported_names(path)} - {"", module}
+        for module, path in modules.items()
+    }
+
+
+def _absolute(name: str, module: str, path: Path) -> str:
+    """`rankwise.probe.sites` for what `rankwise.probe.exits` calls `.sites`."""
+    level = len(name) - len(name.lstrip("."))
+    parts = module.split(".")
+    return ".".join([*parts[: len(parts) - level + (path.stem == "__init__")], name.lstrip(".")]) if level else name
 
 
 def _module_in(name: str, modules: dict[str, Path]) -> str:

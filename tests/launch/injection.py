@@ -46,12 +46,12 @@ WATCH_RUN = "launch/watch.py Watch.run"
 # until the function is broken that this is about, and lets the watcher look a few times more.
 RANK = """
 import json, os, socket, sys, threading, time
-from _rankwise_probe import hooks, journal, ring
+from _rankwise_probe import journal, process, ring
 
 rank = int(os.environ["RANK"])
 journal.write("init", rank=rank, world_size=2, backend="gloo", method="env://", address="127.0.0.1", port="29500", timeout_s=None, site=0)
 journal.write("inited", error="")
-record = ring.open_ring(hooks.live)
+record = ring.open_ring(process.live)
 created = []
 
 def answer():
@@ -63,7 +63,7 @@ def answer():
         link.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + json.dumps({"entries": entries}).encode())
         link.close()
 
-path = f"{hooks.live}/s-{os.getpid()}"
+path = f"{process.live}/s-{os.getpid()}"
 recorder = socket.socket(socket.AF_UNIX)
 recorder.bind(path)
 recorder.listen()

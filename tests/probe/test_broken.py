@@ -105,7 +105,7 @@ def test_a_folder_taken_away_in_the_middle(tmp_path: Path, live: Path) -> None:
     assert not live.exists()
 
 
-@pytest.mark.parametrize("module", ["__init__", "hooks", "exits", "journal", "sites", "streams"])
+@pytest.mark.parametrize("module", ["__init__", "hooks", "exits", "journal", "sites", "streams", "process", "recording"])
 @pytest.mark.parametrize("fault", ["raise RuntimeError('broken')", "def f(:", ""], ids=["raises", "syntax", "empty"])
 def test_a_module_of_the_probe_that_is_broken(tmp_path: Path, live: Path, module: str, fault: str) -> None:
     script = write_script(tmp_path, "import subprocess, sys, threading; print('ran'); sys.exit(5)")

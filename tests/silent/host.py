@@ -61,9 +61,9 @@ def be_rank(rank: int, request: dict[str, Any]) -> int:
     os.dup2(log, 2)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(request["world"]), MASTER_ADDR="127.0.0.1")
     probe = sys.modules["_rankwise_probe"]
-    hooks = sys.modules[f"{probe.__name__}.hooks"]
-    hooks.live = request["live"]
-    hooks.start_recording()
+    process = sys.modules[f"{probe.__name__}.process"]
+    process.live = request["live"]
+    sys.modules[f"{probe.__name__}.recording"].start()
     getattr(random.seed, "__wrapped__", random.seed)(os.urandom(8))  # as Python and torch do at their start
     torch.seed()
     code = 0

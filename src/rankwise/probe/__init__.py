@@ -7,16 +7,14 @@ A failure in here is written to the journal and the script goes on. Begin with `
 import os
 import sys
 
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-
 
 def start(live: str) -> None:
     """Start the probe: cheap hooks in every process, the rest only in processes that look like ranks or import torch.distributed."""
-    from . import hooks
+    from . import hooks, process, recording
 
-    hooks.live = live
+    process.live = live
     hooks.install()
-    is_rank = any(name in os.environ for name in RANK_VARIABLES)
+    is_rank = any(name in os.environ for name in process.RANK_VARIABLES)
     if is_rank or "--multiprocessing-fork" in sys.orig_argv:
-        hooks.start_recording()
-        hooks.separate_output()
+        recording.start()
+        recording.separate_output()

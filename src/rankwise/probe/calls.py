@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from . import hooks, ring, splits
+from . import hooks, process, ring, splits
 
 Opened = tuple[ring.Ring, int] | None
 
@@ -17,7 +17,7 @@ def noted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 def begin(op: int, frame: Any, mode: str | None = None) -> Opened:
     """Note that a call begins at this frame; None where it cannot be noted."""
     try:
-        record = ring.current or ring.open_ring(hooks.live)
+        record = ring.current or ring.open_ring(process.live)
         return None if record is None else (record, record.enter(op, frame, reduce_op=mode))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)

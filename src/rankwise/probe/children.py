@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import hooks
+from . import hooks, process, recording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def watch_start(module: ModuleType) -> None:
 
 def _begin(*_: Any, **__: Any) -> None:
     global _is_followed, _handled_before
-    if "torch" in sys.modules or hooks.is_recording_or_forked() or "--multiprocessing-fork" in sys.orig_argv:
-        hooks.start_recording()
-        hooks.separate_output()
+    if "torch" in sys.modules or process.is_recording_or_forked() or "--multiprocessing-fork" in sys.orig_argv:
+        recording.start()
+        recording.separate_output()
     _handled_before = sys.exc_info()[1]  # where the parent forked inside an `except`
     _follow()
     if not _is_followed:  # else inherited from a parent that is itself such a child
@@ -49,7 +49,7 @@ def _end() -> None:
     error = sys.exc_info()[1]
     if error is _handled_before:
         error = None
-    if error is not None or hooks.is_recording():
+    if error is not None or process.is_recording():
         from . import exits
 
         exits.note_child_end(error)
@@ -60,10 +60,10 @@ def watch_torchrun(module: ModuleType) -> None:
     module.SubprocessHandler._popen = hooks.wrap(module.SubprocessHandler._popen, after=hooks.guarded(_note_rank))
 
 
-def _note_rank(_frame: Any, process: Any, _handler: Any, _command: Any, env: dict[str, str]) -> None:
+def _note_rank(_frame: Any, child: Any, _handler: Any, _command: Any, env: dict[str, str]) -> None:
     from . import journal
 
-    journal.write("child_start", pid=process.pid, env=journal.rank_environment(env))
+    journal.write("child_start", pid=child.pid, env=journal.rank_environment(env))
 
 
 def watch_poll(module: ModuleType) -> None:
@@ -75,23 +75,23 @@ def _running_process(_frame: Any, args: Any, _kwargs: Any) -> Any:
     return args[0] if args[0].returncode is None else None
 
 
-def _note_first_code(process: Any, code: int | None, _error: BaseException | None) -> None:
-    if process is not None and code is not None:
-        _note_code(process.pid, code)
+def _note_first_code(child: Any, code: int | None, _error: BaseException | None) -> None:
+    if child is not None and code is not None:
+        _note_code(child.pid, code)
 
 
 def watch_subprocess(module: ModuleType) -> None:
     module.Popen._handle_exitstatus = hooks.wrap(module.Popen._handle_exitstatus, after=hooks.guarded(_note_subprocess))
 
 
-def _note_subprocess(_frame: Any, _result: None, process: Any, *_: Any, **__: Any) -> None:
-    if process.returncode is not None:
-        _note_code(process.pid, process.returncode)
+def _note_subprocess(_frame: Any, _result: None, child: Any, *_: Any, **__: Any) -> None:
+    if child.returncode is not None:
+        _note_code(child.pid, child.returncode)
 
 
 def _note_code(pid: int, code: int) -> None:
     """Failures always; success only of a process with a journal of its own, which can then be checked against its exit code."""
-    if code or os.path.exists(f"{hooks.live}/p-{pid}.jsonl"):
+    if code or os.path.exists(f"{process.live}/p-{pid}.jsonl"):
         from . import journal
 
         journal.write("child_exit", pid=pid, code=code)

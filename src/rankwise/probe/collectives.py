@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
+from . import calls, ddp, exits, hooks, journal, ports, process, recording, ring, server, sites, splits, streams
 from .audit import record, reduces, times
 
 _FUNCTIONS = ring.OPS[: ring.OPS.index("init_process_group")]
@@ -23,7 +23,7 @@ _SPLITS: dict[str, Callable[..., splits.Splits]] = {"all_to_all": splits.of_list
 
 def attach(module: ModuleType) -> None:
     """Runs right after `distributed_c10d`, before anybody could import its functions by name."""
-    hooks.start_recording()
+    recording.start()
     import torch
 
     journal.write("torch", version=torch.__version__)
@@ -53,7 +53,7 @@ def _recorded(original: Callable[..., Any], name: str) -> Callable[..., Any]:
             if peer is None and group_peer_key in kwargs:
                 peer = _global_rank(group, kwargs[group_peer_key])
             op = args[op_at] if op_at < given else kwargs.get(op_key)
-            place = ring.current or ring.open_ring(hooks.live)
+            place = ring.current or ring.open_ring(process.live)
             if place is None:
                 return None
             name_of_group = "0" if group is None else _group_name(group)
@@ -85,8 +85,8 @@ def _global_rank(group: Any, rank: Any) -> Any:
 
 
 def _begin_init(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
-    hooks.start_recording()
-    hooks.separate_output()
+    recording.start()
+    recording.separate_output()
     exits.go_first()
     names = ("backend", "init_method", "timeout", "world_size", "rank", "store", "group_name")
     given = {**dict(zip(names, args)), **kwargs}
@@ -104,7 +104,7 @@ def _begin_init(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
         file_mtime=_age_of_store(str(given.get("init_method") or "")),
         env=journal.rank_environment(),
     )
-    server.start(hooks.live)
+    server.start(process.live)
     return calls.begin(ring.NUMBER["init_process_group"], frame)
 
 
@@ -164,6 +164,6 @@ def _whole(value: Any, variable: str) -> int | None:
 
 def hide_from_compiler(module: ModuleType) -> None:
     """Have torch.compile leave what rides in the wrappers alone, as it leaves torch.distributed's own functions alone."""
-    own = ("calls", "collectives", "hooks", "journal", "ring", "sites")
+    own = ("calls", "collectives", "hooks", "journal", "process", "ring", "sites")
     for part in (*own, "audit.events", "audit.files", "audit.record", "audit.reduces", "audit.times"):
         module.add(f"{__package__}.{part}")

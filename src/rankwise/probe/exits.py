@@ -8,7 +8,7 @@ import faulthandler
 import os
 import sys
 
-from . import descriptors, hooks, journal, sites
+from . import descriptors, hooks, journal, process, sites
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _note_end(kind: str, code: Any, stack: Any = ()) -> None:
     hooks.guarded(journal.write)("exit", kind=kind, code=code, frames=list(stack))
     server = sys.modules.get(f"{__package__}.server")
     if server is not None:
-        hooks.guarded(server.write_flight_recorder)(hooks.live)
+        hooks.guarded(server.write_flight_recorder)(process.live)
 
 
 def _watch_crashes() -> None:
@@ -127,7 +127,7 @@ def _watch_crashes() -> None:
 
 
 def _path(kind: str) -> str:
-    return f"{hooks.live}/{kind}-{os.getpid()}"
+    return f"{process.live}/{kind}-{os.getpid()}"
 
 
 def _after_fork() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import calls, hooks, ring, splits
+from . import calls, hooks, process, ring, splits
 
 # function, which may have a twin for autograd: the operation it stands for in the ring
 _OPS = {
@@ -58,7 +58,7 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int) -> Callabl
 
 def _begin(module: ModuleType, op: int, frame: Any, args: Any, kwargs: Any, group_at: int) -> calls.Opened:
     try:
-        record = ring.current or ring.open_ring(hooks.live)
+        record = ring.current or ring.open_ring(process.live)
         if record is None:
             return None
         tensor = args[0] if args and hasattr(args[0], "dtype") else None

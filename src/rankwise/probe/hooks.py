@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-live = ""
-_recording_pid = 0
 _reported: set[tuple[int, str]] = set()  # steps that failed: process, step
 
 # module: the part of the probe to load when it has been imported, and the function to call with it
@@ -62,34 +60,6 @@ def after(name: str, part: str, function: str) -> None:
         guarded(_attach)(part, function, sys.modules[name])
     else:
         _after[name] = (part, function)
-
-
-def start_recording() -> None:
-    """Write who this process is and note how it ends. Does so once per process: a forked child calls it again."""
-    global _recording_pid
-    if _recording_pid == os.getpid():
-        return
-    _recording_pid = os.getpid()
-    from . import exits, journal
-
-    guarded(journal.write_process_info)()
-    guarded(exits.install)()
-
-
-def is_recording() -> bool:
-    return _recording_pid == os.getpid()
-
-
-def is_recording_or_forked() -> bool:
-    """True in a process that is recorded, and in one forked from it."""
-    return _recording_pid != 0
-
-
-def separate_output() -> None:
-    """Give this process its own pipe to the launcher. Only for what is or may become a rank: ranks inherit their launcher's pipe."""
-    from . import streams
-
-    guarded(streams.separate)()
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import sys
 import time
 from _json import encode_basestring_ascii as _quoted
 
-from . import descriptors, hooks
+from . import descriptors, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 def write(what: str, /, **facts: Any) -> None:
     """Append one line. Opened and closed each time, so that a reader sees whole lines and the script may close what it likes."""
-    if not hooks.live:
+    if not process.live:
         return
     path = _path()
     facts["k"] = what
@@ -45,7 +45,7 @@ def write(what: str, /, **facts: Any) -> None:
 
 def _path() -> str:
     """Of this process's own file; a forked child writes one of its own."""
-    return f"{hooks.live}/p-{os.getpid()}.jsonl"
+    return f"{process.live}/p-{os.getpid()}.jsonl"
 
 
 def write_process_info() -> None:

@@ -6,7 +6,8 @@ Only descriptors that are the launcher's own pipe are replaced (by another pipe 
 import os
 import sys
 
-from . import RANK_VARIABLES, journal
+from . import journal
+from .process import RANK_VARIABLES
 
 _done_pid = 0
 

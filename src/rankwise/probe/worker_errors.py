@@ -4,7 +4,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-from . import hooks, journal
+from . import hooks, journal, process
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d{1,9}), in (\S+)')
 _times: dict[tuple[str, str], int] = {}
@@ -22,7 +22,7 @@ class _Noted:
         self._original = original
 
     def __get__(self, wrapper: Any, cls: Any = None) -> Any:
-        if wrapper is not None and hooks.is_recording():
+        if wrapper is not None and process.is_recording():
             hooks.guarded(_note)(wrapper)
         return self._original.__get__(wrapper, cls)
 

@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import Any
 
-from .. import hooks, sites
+from .. import hooks, recording, sites
 from . import data, fingerprints, local_gradients, loss, models, record, steps, times, window
 
 _num_forwards = 0
@@ -15,7 +15,7 @@ def attach(module: ModuleType) -> None:
 
 @record.budgeted
 def _note_built(frame: Any, _: None, wrapper: Any, *args: Any, **kwargs: Any) -> None:
-    hooks.start_recording()
+    recording.start()
     record.write("data_parallel", site=sites.number_of_caller(frame), devices=len(getattr(wrapper, "device_ids", ()) or ()))
 
 

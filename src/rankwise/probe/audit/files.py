@@ -7,7 +7,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from .. import hooks, sites
+from .. import hooks, process, sites
 from . import record, times
 
 _MOST = 300
@@ -57,10 +57,10 @@ def _note_open(frame: Any, _: Any, file: Any, mode: str = "r", *args: Any, **kwa
 @record.budgeted
 def _note(path: Any, how: str, frame: Any) -> None:
     global _num_written
-    if not isinstance(path, (str, os.PathLike)) or not hooks.is_recording() or (how == "open" and not sites.is_called_by_user(frame)):
+    if not isinstance(path, (str, os.PathLike)) or not process.is_recording() or (how == "open" and not sites.is_called_by_user(frame)):
         return
     full = os.path.abspath(os.fsdecode(path))
-    if full.startswith(_IGNORED) or full.startswith(hooks.live):
+    if full.startswith(_IGNORED) or full.startswith(process.live):
         return
     _num_written += 1
     if _num_written <= _MOST:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .. import hooks, sites
+from .. import hooks, process, sites
 from . import record
 
 _MOST = 40
@@ -42,6 +42,6 @@ def _is_called_by_user(frame: Any) -> bool:
 def _note(which: str, frame: Any, *args: Any, **kwargs: Any) -> None:
     global _num_noted
     _num_noted += 1
-    if _num_noted <= _MOST and hooks.is_recording() and _is_called_by_user(frame):
+    if _num_noted <= _MOST and process.is_recording() and _is_called_by_user(frame):
         value = args[0] if args else next(iter(kwargs.values()), None)
         record.write("seeded", which=which, value=str(value)[:40], site=sites.number_of_caller(frame))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .. import hooks
+from .. import hooks, process
 from . import links, record
 
 HAS_SPANS = os.environ.get("RANKWISE_PROFILE") == "1"
@@ -110,9 +110,9 @@ def _add_span(part: str, ns: int) -> None:
 def flush_spans() -> None:
     """Hand over what was kept; a forked child's copy of it is its parent's, and so is not written twice."""
     lines, _spans[:] = list(_spans), []
-    if not lines or not hooks.is_recording():
+    if not lines or not process.is_recording():
         return
-    fd = os.open(f"{hooks.live}/trace-{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(f"{process.live}/trace-{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, "".join(lines).encode("ascii"))
     finally:
