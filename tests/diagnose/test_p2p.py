@@ -187,6 +187,21 @@ def test_a_call_that_was_never_made_before_is_no_matter_of_order(is_usual: bool)
         assert found.code == "RW218"
 
 
+def test_a_call_that_the_other_rank_has_passed_for_good_is_no_matter_of_order() -> None:
+    source = (
+        "def load():\n    epochs(pg)\n    if own(rank):\n        barrier(pg)\n\ndef main():\n    load()\n    for x in y:\n        step(x)\n"
+    )
+    groups = (new_group(0, 1, name="1"),)
+    past = did(at=("train.py:2 load", "train.py:7 main"), group="1")
+    evidence = job(
+        waiting(0, "barrier", ("train.py:4 load", "train.py:7 main"), group="1", after=past, groups=groups),
+        waiting(1, "broadcast", "train.py:9 main", after=past, groups=groups),
+        sources={"train.py": source},
+    )
+
+    expect(root(evidence), "RW201", [1], "only rank 0 called barrier", "own(rank)", certain=False, at="train.py:3")
+
+
 def test_rw218_a_circle_of_three() -> None:
     evidence = job(*[waiting(r, group=str(r + 1), at=f"grid.py:{r + 5} step", groups=ROWS) for r in range(3)])
 

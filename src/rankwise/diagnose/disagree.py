@@ -325,21 +325,37 @@ def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Fi
     sides = _merged([Side.at(ranks, states[ranks[0]]) for ranks in by_group.values()])
     is_one_group = len({base_group(group) for group in by_group}) == 1  # of two backends
     if len(sides) == 2 and not is_one_group and (blame := _alone_in_a_group(job, book, sides, next(iter(by_group)))) is not None:
-        there = next(side for side in sides if side.ranks == blame.ranks)
-        others = next(side for side in sides if side is not there)
+        there, others = _alone_and_other(blame, sides)
         summary = f"only {ranks_text(there.ranks)} called {there.short_text}; {verb(others.ranks, 'waits', 'wait')} in {others.short_text}"
         return finding_of(job, states, blame, sides, summary)
     return circle_finding(job, states, ring)
 
 
 def _alone_in_a_group(job: JobEvidence, book: SourceBook, sides: list[Side], group: str) -> Blame | None:
-    """The side whose call only these ranks make: for a condition on the rank, an exception that they alone met, or for the first time of all."""
+    """Why only one side makes its call: a condition on the rank, an exception that they alone met, a call that the others have passed."""
     divergence = find_divergence(job, sides[0].ranks[0], sides[1].ranks[0], group)
     blame = blame_for_divergence(job, book, divergence, sides[0].ranks, sides[1].ranks) if divergence is not None else None
     blame = blame or by_rank_condition(job, book, sides)
-    if blame is None or blame.code != "RW208" or not any(side.ranks == blame.ranks for side in sides):
+    if blame is None or blame.code not in ("RW201", "RW208") or not any(side.ranks == blame.ranks for side in sides):
         return None
-    return blame if blame.certain or (divergence is not None and _is_new(divergence, blame.ranks)) else None
+    alone, other = _alone_and_other(blame, sides)
+    is_new = blame.code == "RW208" and divergence is not None and _is_new(divergence, blame.ranks)
+    is_certain = blame.code == "RW208" and blame.certain
+    return blame if is_certain or is_new or _has_passed(book, other, alone) else None
+
+
+def _alone_and_other(blame: Blame, sides: list[Side]) -> list[Side]:
+    """The side whose call only it makes, and the other one; where that one skipped it, it is to blame."""
+    return sides if (sides[0].ranks == blame.ranks) == (blame.code == "RW208") else sides[::-1]
+
+
+def _has_passed(book: SourceBook, other: Side, alone: Side) -> bool:
+    """Whether one side is past the place of the other's call for good: further down in the function they share, out of all loops around it."""
+    shared = book.shared_frames(other.stack, alone.stack)
+    if shared is None or book.tree(shared[0].file) is None:
+        return False
+    here, there = shared
+    return here.line > there.line and not any(loop.end >= here.line for loop in book.loops_at(there.file, there.line))
 
 
 def _is_new(divergence: Divergence, ranks: list[int]) -> bool:

@@ -300,12 +300,7 @@ class Watch:
             return self._verdict_so_far(verdict)
         findings = diagnose(verdict.job)
         if verdict.outcome == "completed":
-            findings = [
-                # A launcher that reports success although a rank crashed may mean it: worth saying, not an error.
-                f.with_severity("warning") if f.code.startswith("RW4") else f
-                for f in findings
-                if is_silent(f) or f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4")) or f.code == "RW205"
-            ]
+            findings = still_true_of_completed(findings, verdict.job)
         return replace(verdict, findings=findings)
 
     def _verdict_so_far(self, verdict: Verdict) -> Verdict:
@@ -340,6 +335,17 @@ def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
     """What is proven at once; suspicions only of a job that has stalled; mere notes only when something else is told."""
     kept = [finding for finding in findings if ((finding.certain or finding.deadlock) and finding.severity == "error") or is_stalled]
     return kept if any(not load_cause(finding.code).note for finding in kept) else []
+
+
+def still_true_of_completed(findings: list[Finding], job: JobEvidence) -> list[Finding]:
+    """Of a job whose launcher reports success. It may mean it although a rank failed, so that is worth saying, and not an error."""
+    has_failed = any(rank.ended is not None and rank.ended.kind == "exception" for rank in job.ranks.values())
+    told = [
+        f
+        for f in findings
+        if is_silent(f) or f.severity == "info" or ((f.certain or has_failed) and f.code[:3] in ("RW2", "RW4")) or f.code == "RW205"
+    ]
+    return [f.with_severity("warning") if f.code.startswith("RW4") else f for f in told]
 
 
 def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
