@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.diagnose import diagnose
+from rankwise.evidence.audit import Audit, Times
 from rankwise.findings import Finding
 from tests.diagnose.jobs import (
     NOW_NS,
@@ -86,6 +87,17 @@ def test_rw503_one_rank_arrives_last_again_and_again(slow: int) -> None:
 )
 def test_rw503_not_without_reason(ranks) -> None:
     assert "RW503" not in notes(*ranks)
+
+
+@pytest.mark.parametrize(("backward_ms", "is_told"), [((300, 300), True), ((360, 260), False)])
+def test_rw503_a_straggler_is_slow_in_its_backward_only_if_that_is_as_long_as_the_others(backward_ms, is_told: bool) -> None:
+    """The others wait for it in theirs."""
+    ranks = [with_lateness(r, 0.3 * r) for r in range(2)]
+    spent = [Audit(times=(Times(40, 40 * 500, 0, 0, 0, 40 * backward, 0, 0, 0),)) for backward in backward_ms]
+
+    found = notes(*[replace(one, audit=audit) for one, audit in zip(ranks, spent, strict=True)])
+
+    assert ("in the backward" in found["RW503"].why) is is_told
 
 
 def test_rw503_taking_turns_is_no_straggling() -> None:

@@ -132,12 +132,13 @@ def _slow_part(job: JobEvidence, rank: int, late_s: float) -> str:
         return ""
     more = {
         part: _per_step(totals[rank], part) - median(_per_step(total, part) for r, total in totals.items() if r != rank)
-        for part in _PARTS
+        for part in (*_PARTS, "backward")
     }  # fmt: skip
-    part = max(more, key=lambda name: more[name])
-    if more[part] >= 0.4 * late_s * 1e3:
+    part, least = max(_PARTS, key=lambda name: more[name]), 0.4 * late_s * 1e3
+    if more[part] >= least:
         return part
-    return "backward" if _per_step(totals[rank], "backward") >= 0.4 * late_s * 1e3 else ""  # on a GPU a call is over before its work is
+    # The others wait in their backward, so that of a rank which is slow in it is as long; on a GPU it holds what was queued before.
+    return "backward" if _per_step(totals[rank], "backward") >= least and more["backward"] > -0.5 * least else ""
 
 
 def _compared(job: JobEvidence, part: str) -> str:
@@ -146,7 +147,7 @@ def _compared(job: JobEvidence, part: str) -> str:
 
 
 def _busy_at(evidence: RankEvidence, part: str) -> Frame | None:
-    """The line at which it was seen most often, else where that part of the step begins, else its last call."""
+    """The line at which it was seen most often, else where that part of the step begins (of code between the parts: the optimizer's step), else its last call."""
     seen = Counter(frame for stack in evidence.glimpses if (frame := user_frame(stack)) is not None)
     if seen:
         function, _ = Counter((frame.file, frame.function) for frame in seen.elements()).most_common(1)[0]
@@ -158,6 +159,7 @@ def _busy_at(evidence: RankEvidence, part: str) -> Frame | None:
         "backward": [site for one in audit.windows for site in one.places.values()],
         "optimizer": [one.site for one in audit.optimizers],
         "save": [one.site for one in audit.writes],
+        "other": [one.site for one in audit.optimizers],
     }
     known = sites.get(part)
     return (user_frame(audit.sites.get(known[-1], ())) if known else None) or last_call_frame(evidence)
