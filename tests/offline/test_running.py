@@ -445,3 +445,33 @@ def test_wrong_usage_is_told_before_anything_starts(tmp_path: Path, wrong: dict[
         run(tmp_path, **wrong)
 
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("batch", ["auto", 16])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_first_fraction_of_a_column_comes_late(
+    tmp_path: Path, kind: str, batch: Any, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is as if it had come first: x in row 250 of 300 and y in row 280, when the rows before were run with whole numbers."""
+    x, y = np.arange(300.0), np.arange(300.0)
+    x[250] += 0.5
+    y[280] += 0.5
+    with (tmp_path / f"x.{kind}").open("w") as file:
+        file.write("x,y\n" if kind == "csv" else "")
+        for a, b in zip(x, y):
+            file.write(f"{a:g},{b:g}\n" if kind == "csv" else f'{{"x": {a:g}, "y": {b:g}}}\n')
+    monkeypatch.setattr(running, "_PART_BYTES", 600)
+    given = {"columns": ("x", "y"), "keep": (), "stack": False, "batch": batch, "model": "halved"}
+    if is_killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(running, "write_output", lambda *_: (_ for _ in ()).throw(Killed()))
+            with pytest.raises(Killed):
+                run(tmp_path, "out.parquet", kind, **given)
+        (folder_of(tmp_path / "out.parquet") / "part-00000002").unlink(missing_ok=True)
+
+    done = run(tmp_path, "out.parquet", kind, **given)
+
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert (done.rows, done.failed, table["row"].to_pylist()) == (300, 0, list(range(300)))
+    assert table["output"].to_pylist() == (x / 2 + y / 2).tolist()

@@ -156,6 +156,12 @@ def is_fractional(value: Any) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.kind == "f"
 
 
+def has_fraction(column: Column) -> bool:
+    if isinstance(column, np.ndarray):
+        return bool(column.dtype.kind == "f")
+    return any(is_fractional(value) for value in column if isinstance(value, (float, list)))
+
+
 def _floating(column: Column) -> Column:
     if isinstance(column, np.ndarray):
         return column.astype(np.float64) if _is_whole(column) else column

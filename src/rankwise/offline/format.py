@@ -16,6 +16,14 @@ from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.parts import Results
 
 
+class LateFraction(Exception):
+    """A column that was whole numbers so far has a fraction: rows read before were given with a type that is not the column's."""
+
+    def __init__(self, name: str, first_row: int) -> None:
+        super().__init__(name, first_row)
+        self.name, self.first_row = name, first_row
+
+
 class Source:
     """Rows of an input."""
 
@@ -27,6 +35,9 @@ class Source:
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""
         raise NotImplementedError
+
+    def take_for_fractional(self, names: Iterable[str]) -> None:
+        """Whole numbers of these columns are floating point from now on: what a LateFraction asks for."""
 
 
 Parts = Callable[[], Iterable[Results]]  # the results of all batches, in order, as often as they are wanted

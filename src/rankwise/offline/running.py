@@ -17,7 +17,7 @@ from rankwise.offline.addresses import path_or_address
 from rankwise.offline.batches import Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
 from rankwise.offline.executing import Executor, Recipe
-from rankwise.offline.format import Source
+from rankwise.offline.format import LateFraction, Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.journal import Gone
 from rankwise.offline.later_rows import LaterRows
@@ -176,6 +176,7 @@ class _Job:
     def run(self) -> Predicted:
         started = time.monotonic()
         resumed = self._space.done_rows
+        self._source.take_for_fractional(self._space.noted("fractional") or ())
         self._check_errors(self._space.failed_rows)
         plan = self._space.noted("plan")
         if resumed and plan["first_rows"] not in (None, self._first_rows()):
@@ -183,11 +184,11 @@ class _Job:
         if self._space.noted("end") is None:
             executor = Executor(self._work.recipe)
             try:
-                plan = plan or self._find_plan(executor)
-                executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
-                self._compute(executor, plan["batch"])
+                while not self._is_computed(executor):
+                    resumed = 0
             finally:
                 executor.close()
+            plan = self._space.noted("plan")
             self._space.note(end=self._space.done_rows)
         errors = self._write()
         seconds = round(time.monotonic() - started, 3)
@@ -197,6 +198,23 @@ class _Job:
         write_marker(output, facts)
         self._space.remove()
         return done
+
+    def _is_computed(self, executor: Executor) -> bool:
+        """False where a column turned out to have another type than rows were run with: then all of them are to be run again."""
+        executor.patience = 0
+        try:
+            plan = self._space.noted("plan") or self._find_plan(executor)
+            executor.patience = 0 if self._space.done_rows or self._options.max_errors is not None else _ALIKE
+            self._compute(executor, plan["batch"])
+        except LateFraction as late:
+            done, known = self._space.done_rows, self._space.noted("fractional") or []
+            if done:
+                text = "column %r has its first fraction in row %d or later: begun again, with all its numbers as floating point"
+                log.warning(text, late.name, late.first_row)
+            self._space.begin_again(fractional=[*known, late.name])
+            self._source.take_for_fractional([late.name])
+            return False
+        return True
 
     def _find_plan(self, executor: Executor) -> dict[str, Any]:
         """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Chosen, Column, Row, is_arrow, of_rows
+from rankwise.offline.batches import Batch, Chosen, Column, Row, has_fraction, is_arrow, of_rows
 from rankwise.offline.columns import is_lists, is_number, is_tensors, tensors
-from rankwise.offline.format import Source
+from rankwise.offline.format import LateFraction, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
@@ -51,6 +51,7 @@ class LinesSource(Source):
     _start = 0  # the byte where the first row begins
     _chosen: Chosen = ([], [])
     _fractional: frozenset[str] = frozenset()  # columns whose whole numbers are floating point, too
+    _known: frozenset[str] = frozenset()  # these, and columns that are never made otherwise
 
     def __init__(self, path: Place) -> None:
         self._path, self.identity = path, file_identity(path)
@@ -65,8 +66,16 @@ class LinesSource(Source):
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         rows = self._rows(position) if position is not None else islice(self._rows(self._start), first_row, None)
         while held := list(islice(rows, size)):
-            yield of_rows([row for row, _ in held], first_row, self._chosen, held[-1][1], self._fractional)
+            batch = of_rows([row for row, _ in held], first_row, self._chosen, held[-1][1], self._fractional)
+            for name in batch.columns.keys() - self._known:
+                if has_fraction(batch.columns[name]):
+                    raise LateFraction(name, first_row)
+            yield batch
             first_row += len(held)
+
+    def take_for_fractional(self, names: Iterable[str]) -> None:
+        self._fractional |= frozenset(names)
+        self._known |= self._fractional
 
 
 def plain_rows(parts: Iterable[Results], names: list[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:

@@ -69,6 +69,12 @@ class Workspace:
         """For all runs of this job: the "plan" (batch size), that all rows are there ("end"), that the list of "errors" was begun."""
         self._append(what)
 
+    def begin_again(self, **what: Any) -> None:
+        """Nothing of what was done can be used, but this is known now."""
+        self._journal.keep(1)
+        self._append(what)
+        self._drop_unfinished()
+
     @property
     def done_rows(self) -> int:
         return sum(record["length"] for record in self._parts)

@@ -13,6 +13,7 @@ import pytest
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline import text_lines
 from rankwise.offline.batches import Selection
+from rankwise.offline.format import LateFraction
 from rankwise.offline.formats import csv as csv_format
 from rankwise.offline.source import open_source
 from tests.offline.formats.reading import NAME, X, good, read
@@ -86,7 +87,6 @@ def test_bytes_that_are_not_utf8_say_in_which_column(tmp_path: Path) -> None:
 
 NUMBERS = {
     "whole": (["1", "-2", "+3"], np.int64, [1, -2, 3]),
-    "whole, and later not": (["1"] * 120 + ["1.5"], np.float64, [1.0] * 120 + [1.5]),
     "beyond 64 bits": (["1", "99999999999999999999"], np.float64, [1.0, 1e20]),
     "with leading zeros": (["01", "2"], np.int64, [1, 2]),
     "float64 is not cut": (["0.1", "16777217.5"], np.float64, [0.1, 16777217.5]),
@@ -101,6 +101,17 @@ def test_numbers_of_a_csv(tmp_path: Path, texts: list[str], dtype: Any, wanted: 
 
     assert batch.columns["x"].dtype == dtype
     assert good(batch) == wanted
+
+
+def test_a_fraction_that_comes_late_makes_floating_point_of_the_rows_before_it(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("\n".join(["x,y", *["1,0"] * 120, "1.5,0"]))
+    source = open_source(tmp_path / "x.csv", X)
+
+    with pytest.raises(LateFraction):
+        list(source.batches(100))
+    source.take_for_fractional(["x"])
+
+    assert [batch.columns["x"].dtype for batch in source.batches(100)] == [np.float64, np.float64]
 
 
 HEADERS = {

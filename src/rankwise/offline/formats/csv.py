@@ -49,6 +49,7 @@ class CsvSource(LinesSource):
         places = {name: at for at, name in enumerate(header)}
         self._at = {name: places[name] for part in self._chosen for name in part}
         self._kinds = self._find_kinds()
+        self._known = frozenset(name for name, kind in self._kinds.items() if kind is not _number)
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
         for fields, end in self._records(position):

@@ -23,7 +23,7 @@ class JsonLinesSource(LinesSource):
     def __init__(self, path: Place, selection: Selection) -> None:
         super().__init__(path)
         self._chosen = selection.of_first(self._first_rows(), path.name) or ([], list(selection.keep))
-        self._fractional = self._find_fractional()
+        self.take_for_fractional(self._find_fractional())
 
     def _find_fractional(self) -> frozenset[str]:
         """Columns with a fraction in one of the first rows. JSON may say 1 for 1.0, and its type must not hang on the rows beside it."""
