@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rankwise.errors import UnreadableInput
 from rankwise.offline.batches import Selection
 from rankwise.offline.output import write_output
-from rankwise.offline.source import open_source
+from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import PredictError
 from tests.offline.results import COUNT, batches
 
@@ -22,6 +24,29 @@ def test_an_array_in_another_order_of_bytes(tmp_path: Path, array: np.ndarray) -
 
     assert batch.columns["input"].dtype.isnative
     np.testing.assert_array_equal(batch.columns["input"], array)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path) -> None:
+    """A mapped file would end the process here."""
+    np.save(tmp_path / "x.npy", np.ones((100_000, 4)))
+    rows = batches_of(open_source(tmp_path / "x.npy", Selection()), 1000)
+    assert next(rows).length == 1000
+
+    os.truncate(tmp_path / "x.npy", 50_000)
+
+    with pytest.raises(UnreadableInput, match="cannot be read from row 1,000 on"):
+        list(rows)
+
+
+@pytest.mark.parametrize(
+    "array", [np.ones((3, 2), order="F"), np.zeros((0, 3)), np.zeros((3, 0)), np.array(["a", "bcd"]), np.ones((2, 2), bool)]
+)
+def test_arrays_of_every_kind(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "x.npy", array)
+
+    read = [batch.columns["input"] for batch in open_source(tmp_path / "x.npy", Selection()).batches(2)]
+
+    assert [row for batch in read for row in np.asarray(batch).tolist()] == array.tolist()
 
 
 def test_several_outputs_do_not_go_into_npy(tmp_path: Path) -> None:

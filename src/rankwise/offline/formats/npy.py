@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from rankwise.offline.workspace import PredictError
 
 
 class NpySource(Source):
-    """The file is mapped, so a batch is read when it is used."""
+    """A batch is read when it is used."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
-        self._array = _RemoteArray(path) if isinstance(path, Address) else np.load(path, mmap_mode="r", allow_pickle=False)
+        self._array = _RemoteArray(path) if isinstance(path, Address) else _local(path)
         if not hasattr(self._array, "ndim"):  # numpy opens an archive, too
             raise UnreadableInput(f"{path} is an archive of arrays (.npz)", next=("save the one that is wanted: np.save(path, array)",))
         if self._array.ndim == 0:
@@ -36,6 +37,32 @@ class NpySource(Source):
         for start in range(first_row, len(self._array), size):
             rows = np.array(self._array[start : start + size])
             yield Batch(start, {"input": rows.tolist() if rows.dtype.kind in "US" else as_array(rows)}, len(rows))
+
+
+def _local(path: Path) -> Any:
+    """Mapped only where the rows do not stand together: a mapped file that another process cuts short would end this one (SIGBUS)."""
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    return _LocalArray(path, mapped) if isinstance(mapped, np.memmap) and mapped.flags.c_contiguous and mapped.nbytes else mapped
+
+
+class _LocalArray:
+    """An array of which only the rows that are asked for are read."""
+
+    def __init__(self, path: Path, mapped: Any) -> None:
+        self.shape, self.dtype, self.ndim = mapped.shape, mapped.dtype, mapped.ndim
+        self._path, self._start = path, mapped.offset
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(len(self))
+        found = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        with self._path.open("rb") as file:
+            file.seek(self._start + start * (found.nbytes // max(1, stop - start)))
+            if file.readinto(found.reshape(-1).view(np.uint8).data) != found.nbytes:
+                raise EOFError("it has become shorter since it was opened")
+        return found
 
 
 class _RemoteArray:
