@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import resource
 import signal
 import threading
 import time
@@ -350,6 +351,15 @@ def raising(error: BaseException) -> Any:
     return run
 
 
+class Unspeakable(RuntimeError):
+    """Ends the process of whoever puts it into words."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __reduce__ = __str__  # type: ignore[assignment]
+
+
 class Pair(NamedTuple):
     a: Any
     b: Any
@@ -370,6 +380,9 @@ WISHES: dict[str, Any] = {
     "sparse": lambda x: x.to_sparse(),
     "generator": lambda x: (i for i in x),
     "leave": raising(SystemExit(3)),
+    "unspeakable": raising(Unspeakable()),
+    "no more files": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8)),
+    "close files": lambda: os.closerange(3, 256),
     "raise": raising(ValueError("this is bad")),
     "stop": raising(StopIteration("enough")),
     "cancelled": raising(CancelledError("within the model")),

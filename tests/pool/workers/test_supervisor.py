@@ -252,6 +252,30 @@ def test_a_finding_of_a_build_is_told_whole(tmp_path: Path, workers: int) -> Non
     assert isinstance(error.__cause__, RankwiseError) and error.__cause__.finding == told
 
 
+def test_an_exception_that_cannot_be_put_into_words_ends_no_worker(pool: Pool) -> None:
+    restarts = pool.stats()["restarts"]
+    errors = [pool.submit("asked", "unspeakable").exception(60) for _ in range(2)]
+
+    assert [code_of(error) for error in errors] == ["RW805"] * 2 and all("Unspeakable" in str(error) for error in errors)
+    assert pool.stats()["restarts"] == restarts
+
+
+def test_a_model_is_built_elsewhere_where_another_one_has_left_no_files(tmp_path: Path) -> None:
+    reads = Model(f"{HERE}:tight", args=(str(tmp_path / "a file"), 0))
+    with Pool({"asked": Model(f"{HERE}:asked"), "reads": reads}, workers=1) as pool:
+        pool.submit("asked", "no more files").result(60)
+
+        assert pool.submit("reads", torch.ones(1)).result(60).item() == 2.0
+        assert pool.stats()["restarts"] == 1
+
+
+def test_an_input_that_closes_the_workers_socket_is_to_blame(pool: Pool) -> None:
+    restarts = pool.stats()["restarts"]
+    error = pool.submit("asked", "close files", priority=1).exception(60)
+
+    assert isinstance(error, Quarantined) and pool.stats()["restarts"] == restarts + 2
+
+
 @pytest.mark.live
 def test_a_build_for_which_memory_is_short_is_tried_again_elsewhere_and_not_for_ever(tmp_path: Path) -> None:
     models = {

@@ -359,8 +359,11 @@ _LONGEST = 20_000  # bytes of an exception, or of its traceback
 def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
     """The exception as the caller will see it, if it can travel, and the worker's traceback in any case. What would end the caller's
     thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
-    text = "".join(traceback.format_exception(error))
-    error.__traceback__ = None
+    try:
+        text = "".join(traceback.format_exception(error))
+        error.__traceback__ = None
+    except BaseException:  # whatever its class makes of that
+        return b"", type(error).__name__
     return (pickled(error, longest) if isinstance(error, Exception) else b""), text[-longest:]
 
 
@@ -376,7 +379,7 @@ _LEAST = 2000  # bytes; with fewer, a message that is cut says less than the end
 
 def pickled(error: BaseException, longest: int) -> bytes:
     """The exception in at most so many bytes; empty where not even its class can be pickled."""
-    text = _text(error)
+    text = text_of_error(error)
     for form, is_exact in _forms(error, longest):
         try:
             data = pickle.dumps(form)
@@ -384,7 +387,7 @@ def pickled(error: BaseException, longest: int) -> bytes:
             says = str(found)
             if len(data) <= longest and type(found) is type(error) and (says == text or not is_exact):
                 return data
-        except Exception:  # whatever its __reduce__, its __init__ or its __str__ does
+        except BaseException:  # whatever its __reduce__, its __init__ or its __str__ does
             continue
     return b""
 
@@ -415,8 +418,8 @@ def _forms(error: BaseException, longest: int) -> Iterator[tuple[Any, bool]]:
     state = {key: value for key, value in error.__dict__.items() if _bytes_of(value) <= longest // 16}
     for room in (longest // 2, longest // 8):  # a character takes up to four bytes
         yield _WithoutInit(error, tuple([_cut(arg, room) for arg in error.args]), state), False
-        yield _WithoutInit(error, (_cut(_text(error), room),), state), False
-        yield _WithoutInit(error, (_cut(_text(error), room),), {}), False
+        yield _WithoutInit(error, (_cut(text_of_error(error), room),), state), False
+        yield _WithoutInit(error, (_cut(text_of_error(error), room),), {}), False
 
 
 def _bytes_of(value: Any) -> float:
@@ -433,10 +436,10 @@ def _cut(value: Any, longest: int) -> Any:
     return value[: longest // 2] + _ELLIPSIS + value[-longest // 2 :] if isinstance(value, str) and len(value) > longest else value
 
 
-def _text(error: BaseException) -> str:
+def text_of_error(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return type(error).__name__
 
 

@@ -212,15 +212,19 @@ class Answers:
         model.stamp = stamp
 
     def not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        """The build raised: it would do so again, so all its tasks get to know, once. Unless memory ran out, which may pass: then it is
-        tried again, a few times, in a worker that has used none yet."""
-        _, serial, number, data, text, is_out_of_memory = message
+        """The build raised: it would do so again, so all its tasks get to know, once. Unless memory or files ran out, which may pass:
+        then it is tried again, a few times, in a worker that has used none yet."""
+        _, serial, number, data, text, is_passing = message
         model = self._scheduler.models[number]
         self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
         worker.holds.pop(number, None)
         model.build_failures += 1
-        if is_out_of_memory and model.build_failures < MAX_BUILDS:
-            log.warning("memory ran out while worker %d built model %r; it is tried again in another one", worker.number, model.name)
+        if is_passing and model.build_failures < MAX_BUILDS:
+            log.warning(
+                "memory, files or threads ran out while worker %d built model %r; it is tried again in another one",
+                worker.number,
+                model.name,
+            )
             model.not_before = now + back_off_s(model.build_failures)
             worker.is_ready, worker.handle.has_answered = False, True
             worker.handle.kill()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
-from rankwise.pool.memory.requests import failure
+from rankwise.pool.memory.requests import failure, text_of_error
 from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
 from rankwise.pool.workers.loading import Loaded, release_gpu_memory, to_device
 
@@ -247,7 +247,18 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    return isinstance(error, RuntimeError) and any(words in text_of_error(error) for words in _NO_MEMORY)
+
+
+_NO_FILES = ("Too many open files", "can't start new thread")
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Memory, files or threads: in a process that has used none yet, the same may work."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+        return True
+    is_said = isinstance(error, (ImportError, RuntimeError)) and any(words in text_of_error(error) for words in _NO_FILES)
+    return is_said or is_out_of_memory(error)
 
 
 _LEAKED = 0.1  # of the GPU's memory
@@ -274,7 +285,7 @@ def check_gpu_usable(error: BaseException) -> None:
 def _is_sticky(error: BaseException) -> bool:
     if getattr(error, "error_code", None) in _STICKY_CODES and isinstance(error, _ACCELERATOR_ERROR):
         return True
-    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    text = text_of_error(error).lower() if isinstance(error, RuntimeError) else ""
     return any(kind in text for kind in ("cuda", "hip", "accelerator")) and any(words in text for words in _STICKY)
 
 

@@ -39,7 +39,7 @@ from rankwise.pool.transport.connection import (
 from rankwise.pool.workers.lanes import MOST_BYTES, Inputs, Outputs, Results, requests_of
 from rankwise.pool.workers.loading import KEPT_S, Loaded, free_memory, keep_freed_memory, load, return_unused_memory, seed_all, seeded
 from rankwise.pool.workers.row_checks import RowChecker
-from rankwise.pool.workers.runner import GpuUnusable, Runner, check_gpu_usable, is_out_of_memory
+from rankwise.pool.workers.runner import GpuUnusable, Runner, check_gpu_usable, ran_out
 
 _IDLE_S = 1.2 * KEPT_S
 _RESULTS_BYTES = 80_000  # of one order, in its answer
@@ -140,8 +140,8 @@ class Worker:
         self._page.run(0, 0)
 
     def _not_built(self, serial: int, number: int, error: BaseException) -> None:
-        ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
-        send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
+        is_passing = ran_out(error) or ran_out(error.__cause__)  # in a warm-up, which says of itself that it failed
+        send(self._sock, ("failed", serial, number, *failure(error), is_passing), wait=True)
         try:
             check_gpu_usable(error)
         except GpuUnusable as unusable:
@@ -197,8 +197,9 @@ class Worker:
         self._answered_ns, self._answer_after_ns = time.monotonic_ns(), answer_after_ns
         for serial, number, parts in orders:
             self._run(serial, number, parts)
-        self._page.run(0, 0)
+        self._page.run(self._serial, time.monotonic_ns())  # until its answer is sent: one that has closed our socket is to blame
         self._answer()
+        self._page.run(0, 0)
 
     def _run(self, serial: int, number: int, parts: list[Part] | tuple[Any, ...]) -> None:
         """Run one order; `parts` is a tuple for a chunk."""
