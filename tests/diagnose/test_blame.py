@@ -341,6 +341,13 @@ def test_rw209_evaluation_through_the_wrapper_on_rank_zero(world_size: int) -> N
     assert "rank == 0" in found.why
 
 
+def test_rw209_has_no_twin_in_a_broadcast_of_the_users_own() -> None:
+    source = "def main():\n    if rank == 0:\n        model(x)\n    if rank == 1:\n        dist.broadcast(y, 1)\n    loss.backward()\n"
+    evidence = job(in_forward(0, ["train.py:3 main"]), in_backward(1, "train.py:6 main"), sources={"train.py": source})
+
+    expect(root(evidence), "RW209", [0], "forward", "DDP", at="train.py:3")
+
+
 def test_rw209_by_its_counts_when_the_source_is_not_there() -> None:
     evidence = job(
         in_forward(0, ["eval.py:9 evaluate", "train.py:6 main"], counts={"forward": 9, "backward": 5}),

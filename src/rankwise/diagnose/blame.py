@@ -71,22 +71,27 @@ def by_rank_condition(job: JobEvidence, book: SourceBook, sides: list[Side]) -> 
     side, guard, others = guarded[0]
     condition = f"`{guard.text}` ({guard.place})" if guard else "a condition on the rank"
     line = guard.frame if guard else None
-    twin = next((frame for frame in side.stack if book.has_twin_call(frame, side.op, others, side.ranks, world)), None)
+    twin = next((frame for frame in side.stack if _has_twin(book, side, frame, others, world)), None)
     if twin is not None:
         skip = next((s for s in book.skips_before(twin.file, book.end_of_function(twin.file, twin.line)) if s.kind == "return"), None)
         line = Frame(twin.file, skip.line, twin.function) if skip else None
-        left = f" the return in line {skip.line} skips it" if skip else ""
-        return Blame("RW201", others, f"{twin.function}() has a {side.op} for {ranks_text(others)} too, which was not reached:{left}", line)
+        left = f": the return in line {skip.line} skips it" if skip else ""
+        return Blame("RW201", others, f"{twin.function}() has a {side.op} for {ranks_text(others)} too, which was not reached{left}", line)
     if side.inside == "forward":
         why = f"the forward stands under {condition}; DDP broadcasts its buffers in forward, and the other ranks take no part"
         return Blame("RW209", side.ranks, why, line)
     return Blame("RW208", side.ranks, f"the call stands under {condition}, so {verb(others, 'never makes', 'never make')} it", line)
 
 
+def _has_twin(book: SourceBook, side: Side, frame: Frame, others: list[int], world: int) -> bool:
+    """Whether the others' own call of the same collective stands beside; what DDP calls inside of a forward has none."""
+    return not side.inside and book.has_twin_call(frame, side.op, others, side.ranks, world)
+
+
 def _by_two_conditions(book: SourceBook, sides: list[Side], guarded: list[tuple[Side, list[int]]], world: int) -> Blame | None:
     """Each side's call stands under a condition of its own: `if rank == 0: all_reduce(x) else: broadcast(x)`. Not one order, swapped."""
     for side, others in guarded:
-        if any(book.has_twin_call(frame, side.op, others, side.ranks, world) for frame in side.stack):
+        if any(_has_twin(book, side, frame, others, world) for frame in side.stack):
             return None
     ranks = minority({str(i): side.ranks for i, side in enumerate(sides)}) or sorted(rank for side in sides for rank in side.ranks)
     return Blame("RW202", ranks, f"conditions on the rank lead to {' and '.join(side.text for side in sides)}: they cannot meet")
