@@ -152,14 +152,16 @@ def as_column(values: list[Any]) -> Column:
 
 def is_fractional(value: Any) -> bool:
     """A number, or a list of numbers of one shape, with floating point in it."""
-    column = as_column([value])
-    return isinstance(column, np.ndarray) and column.dtype.kind == "f"
+    return isinstance(value, (float, list)) and _is_floating(as_column([value]))
 
 
 def has_fraction(column: Column) -> bool:
-    if isinstance(column, np.ndarray):
-        return bool(column.dtype.kind == "f")
-    return any(is_fractional(value) for value in column if isinstance(value, (float, list)))
+    return _is_floating(column) if isinstance(column, np.ndarray) else any(map(is_fractional, column))
+
+
+def _is_floating(column: Column) -> bool:
+    """An empty list is floating point for numpy, and nothing at all for us."""
+    return isinstance(column, np.ndarray) and column.dtype.kind == "f" and column.size > 0
 
 
 def _floating(column: Column) -> Column:

@@ -148,3 +148,11 @@ def test_a_whole_number_in_a_column_of_fractions_is_floating_point_whatever_stan
         columns = next(iter(source.batches(size))).columns
         assert json.dumps(np.asarray(columns["x"][:1], object).tolist()) == json.dumps(wanted)
         assert columns["n"].dtype.kind == "i"
+
+
+def test_an_empty_list_makes_no_floating_point_of_lists_of_whole_numbers(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(lines({"x": []}, {"x": [2, 3]}, {"x": [4]}, {"x": []}, {"x": []}))
+    source = open_source(tmp_path / "x.jsonl", Selection(("x",)))
+
+    assert json.dumps(next(source.batches(3)).columns["x"]) == "[[], [2, 3], [4]]"
+    assert len(list(source.batches(1))) == 5
