@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
+from multiprocessing import active_children
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
-from rankwise.train import Step
+from rankwise.train import Predictions, Step
 from rankwise.train.loader import Loader
 from tests.train.farm import Farm
 from tests.train.jobs import Numbers, Stream
@@ -285,3 +286,18 @@ def test_loops_inside_of_one_whose_workers_persist_take_none_of_its_samples() ->
             assert [y.tolist() for y in islice(loader, 5 * number)][:2] == [[0, 1], [2, 3]]
 
     assert read == list(range(12))
+    del loader, batch
+    assert not active_children(), "they end with the loader"
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_dataset_that_changes_between_epochs_is_read_as_it_is_then(shuffle: bool) -> None:
+    data = list(range(6))
+    loader = Loader(data, batch_size=2, shuffle=shuffle)  # type: ignore[arg-type]
+    for epoch in loader.epochs(3):
+        data[:] = range(6 + 3 * epoch if epoch < 2 else 3)
+        predictions = Predictions(loader)
+        assert len(loader) == (3, 5, 2)[epoch]
+        for batch in loader:
+            predictions.add(batch)
+        assert predictions.gather().tolist() == data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,7 @@ class Loader:
         self.global_batch = _global_batch(batch_size, global_batch_size, self.world_size)
         self.is_stream = isinstance(dataset, IterableDataset)
         self._min_batch_size, self.least = min_batch_size, min_batch_size or 1
-        self.length = 0 if self.is_stream else len(dataset)  # type: ignore[arg-type]
+        self._measure()
         self.epoch = 0
         self._trained: int | None = None  # the epoch whose turn it is in `epochs`
         self._in_turn: list[Loop] = []  # open ones that began in it, the outer one first
@@ -67,6 +68,7 @@ class Loader:
         """Batches of a whole epoch, the same on every rank."""
         if self.is_stream:
             raise TypeError("a stream has no length")
+        self._measure()
         return self._plan_after(0).num_steps
 
     def __iter__(self) -> Iterator[Any]:
@@ -88,6 +90,7 @@ class Loader:
     def portions(self, *, trains: bool = False) -> Iterator[Portion]:
         """What `Step.over` iterates: a rank that has no sample left in the last step gets one that counts nothing."""
         self._check_ranks()
+        self._measure()
         done, self._begin_at = self._begin_at, 0
         order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
         loop = self.loop = Loop(self.epoch, self._plan_after(done), order, trains)
@@ -176,6 +179,7 @@ class Loader:
 
     def check_agreement(self) -> None:
         """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
+        self._measure()
         facts: dict[str, Any] = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
         facts |= {"fewest samples of a rank": self.least, "samples done": self._begin_at}
         facts |= {"shuffle": self.shuffle, "uneven": self.uneven}
@@ -209,6 +213,10 @@ class Loader:
     def _dataloader_options(self) -> dict[str, Any]:
         """The user's options; the DataLoader's own draws must not move the generator the model uses."""
         return {**self._options, "worker_init_fn": self._worker_seeds, "generator": torch.Generator().manual_seed(self.seed)}
+
+    def _measure(self) -> None:
+        """How many samples there are; between epochs a dataset may grow or shrink."""
+        self.length = 0 if self.is_stream else len(self.dataset)  # type: ignore[arg-type]
 
     def _begin(self, epoch: int) -> None:
         self.epoch, self._begin_at, self.loop = epoch, 0, Loop(epoch, self._plan_after(0))
@@ -266,7 +274,7 @@ class _OwnIndices:
     """The batch sampler: what this rank fetches in each step of the loop that begins."""
 
     def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+        self._loader: Loader = weakref.proxy(loader)  # so that workers that persist end with the loader
 
     def __iter__(self) -> Iterator[list[int]]:
         loop = self._loader.loop  # another one, inside of it, may be in another epoch
