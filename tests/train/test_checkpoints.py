@@ -168,6 +168,22 @@ def test_two_trainings_do_not_write_to_one_folder(farm: Farm, tmp_path: Path) ->
     farm.run("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=4)  # the lock went with the process that had it
 
 
+def test_a_folder_that_was_removed_may_be_another_trainings_by_now(tmp_path: Path) -> None:
+    checkpoints = train.Checkpoints(tmp_path / "a", model=nn.Linear(2, 2))
+    checkpoints.save(1)
+    shutil.rmtree(tmp_path / "a")
+    assert checkpoints.save(2), "nobody has it"
+    shutil.rmtree(tmp_path / "a")
+    hold = "import sys, pathlib, rankwise.train.committed as c; print(c.lock(pathlib.Path(sys.argv[1])), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "a")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"True\n"
+        with pytest.raises(TrainError, match="another process"):
+            checkpoints.save(3)
+        other.kill()
+
+    assert not list(tmp_path.glob("a/step-*"))
+
+
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [

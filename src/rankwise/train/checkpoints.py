@@ -159,17 +159,13 @@ class Checkpoints:
         return {"optimizer": plain_numbers(self._things["optimizer"].state_dict())} if self.sharded and "optimizer" in self._things else {}
 
     def _check(self, state: dict[str, Any]) -> None:
-        """What is in the state each time, because that changes; who writes to the folder once."""
+        """What is in the state, and who writes to the folder: either may have changed since the last time."""
         try:
             check_plain(state)
         except Exception as error:
             why = first_not_plain(state) or (str(error).splitlines()[0] if str(error) else type(error).__name__)
             raise train_error("RW710", "the state to be saved could not be loaded again", why=why) from error
-        if self._is_first:
-            self._check_folder()
-
-    def _check_folder(self) -> None:
-        if not self._has_resumed and (there := committed.all_saved(self.folder)):
+        if self._is_first and not self._has_resumed and (there := committed.all_saved(self.folder)):
             raise train_error("RW709", f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called")
         may_write = True
         with contextlib.suppress(OSError):  # the folder cannot be made or written: the checkpoint's own finding says so
@@ -177,8 +173,8 @@ class Checkpoints:
         if not may_write:
             step = "end the other training, or use another folder"
             raise train_error("RW709", f"another process is writing its checkpoints to {self.folder}", next=(step,))
-        for saved in self._damaged:
-            committed.set_aside(saved)
+        while self._damaged:
+            committed.set_aside(self._damaged.pop())
 
     def _write(self, step: int, state: dict[str, Any]) -> Finding | None:
         """Write and commit; what fails is told, not raised, and leaves nothing behind."""

@@ -71,7 +71,10 @@ def lock(folder: Path) -> bool:
     """Whether this process may write here: False while another one does, which would commit its weights under the same steps."""
     path = folder.resolve() / WRITER
     if path in _locked:
-        return True
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(_locked[path])):
+                return True
+        os.close(_locked.pop(path))  # the folder was removed since then, and may be another training's by now
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
