@@ -87,6 +87,6 @@ def text_if_readable(path: Path) -> str:
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
-    """Differs between a file and one that takes its place later; whoever writes in place is seen too."""
+    """Size and time of change: another stamp when a file was replaced, or written to in place."""
     facts = os.stat(path)
     return facts.st_size, facts.st_mtime_ns

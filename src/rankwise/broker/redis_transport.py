@@ -227,8 +227,8 @@ def redis_transport() -> Any:
 
 
 def _opened(item: bytes) -> dict[str, Any]:
-    """The envelope. Of one that cannot be read, its properties where these can, so that whoever they name hears of it; the rest is for
-    the dead letters."""
+    """The envelope. Where its body cannot be read but its properties can, these are kept: the sender they name is told, and the message
+    goes to the dead letters."""
     try:
         said = json.loads(item)
     except (ValueError, RecursionError):

@@ -130,7 +130,7 @@ class FolderStore:
         path = self._path(id)
         path.parent.mkdir(exist_ok=True)
         is_ours = self._take(path)
-        stored = self.get(id)  # looked for last: whoever stores it gives up the claim afterwards
+        stored = self.get(id)  # after taking the claim: a worker stores its answer before it gives up its claim
         if stored is None:
             return is_ours
         self.unclaim(id)

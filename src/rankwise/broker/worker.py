@@ -74,7 +74,7 @@ class Worker:
         self, pool: Pool, store: Store, blobs: Blobs, options: WorkerOptions, outputs: Mapping[str, Sequence[TensorSpec]] | None = None
     ) -> None:
         self._pool, self._store, self._blobs, self._options = pool, store, blobs, options
-        self._outputs = outputs or {}  # those that are declared, by the model's name
+        self._outputs = outputs or {}  # the declared outputs, by the model's name
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}  # by id, until there is an answer
         self._later: deque[tuple[float, Job, Request, bool]] = deque()  # what others have claimed, with the time to look again

@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--json", action="store_true", help="the report as one JSON document")
     for name, (metavar, text) in _OWN.items():
         own.add_argument(f"--{name}", metavar=metavar, help=text)
-    torchrun = parser.add_argument_group("options of torchrun: those that say where the hosts meet are read, the others have no effect")
+    torchrun = parser.add_argument_group("options of torchrun: read where they say where the hosts meet, without effect otherwise")
     for name, text in TORCHRUN_VALUES.items():
         shown = text if name.removeprefix("--") in _READ else argparse.SUPPRESS
         torchrun.add_argument(*_SHORT.get(name, ()), name, metavar="X", help=shown)

@@ -72,7 +72,7 @@ def _essence(finding: Finding) -> tuple[Any, ...]:
 
 
 def _is_note(finding: Finding) -> bool:
-    """Neither a fault nor a suspicion: nobody waits to hear that it is over."""
+    """Neither a fault nor a suspicion, so it is not announced when it is over."""
     return finding.certain and finding.severity == "info"
 
 

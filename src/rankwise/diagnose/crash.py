@@ -250,25 +250,21 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
     everyone = set(ranks) >= {rank for rank, e in job.ranks.items() if e.models}
     listed = ", ".join(names[:6]) + ("…" if len(names) > 6 else "") if names else "some parameters"
     if replaced:
-        line = _attribute_place(book, replaced[0], ("assign",))
-        return load_cause("RW217").finding(
-            f"{ranks_text(ranks)}: {', '.join(replaced[:6])} was replaced after DDP wrapped the model, so DDP waits for gradients that never come (unused parameters)",
-            certain=True,
-            culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
-            waiting=waits_except(states, ranks),
-            why=f"DDP still holds the old parameters; the module was modified{at(line)}, after wrapping",
-            deadlock=True,
-        )
-    code = "RW214" if everyone else "RW215"
-    line = _attribute_place(book, names[0], ("define",) if everyone else ("guarded", "use", "define")) if names else None
-    named = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else "some parameters"
-    others = "" if everyone else ", unlike on the other ranks"
+        code, line = "RW217", _attribute_place(book, replaced[0], ("assign",))
+        what = f"{', '.join(replaced[:6])} was replaced after DDP wrapped the model, so DDP waits for gradients that never come (unused parameters)"
+        why = f"DDP still holds the old parameters; the module was modified{at(line)}, after wrapping"
+    else:
+        code = "RW214" if everyone else "RW215"
+        line = _attribute_place(book, names[0], ("define",) if everyone else ("guarded", "use", "define")) if names else None
+        named = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else "some parameters"
+        what = f"{named} got no gradient (unused parameters)" + ("" if everyone else ", unlike on the other ranks")
+        why = f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True"
     return load_cause(code).finding(
-        f"{ranks_text(ranks)}: {named} got no gradient (unused parameters){others}",
+        f"{ranks_text(ranks)}: {what}",
         certain=True,
         culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
         waiting=waits_except(states, ranks),
-        why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
+        why=why,
         deadlock=True,
     )
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from rankwise.evidence.records import Frame, Stack
-from rankwise.source.book import SourceBook
+from rankwise.source.book import SourceBook, with_called
 from rankwise.source.guards import Loop, Skip
 
 _VERBS = {"continue": "continues", "return": "returns", "break": "breaks out of the loop", "except": "catches an exception"}
@@ -43,7 +43,7 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
     found: list[Reason] = []
     shared = book.shared_frames(before, missed)
     frames = missed if shared is None else (*below(missed, shared[1]), shared[1])
-    for called, frame in zip(("", *(inner.function for inner in frames)), frames, strict=False):
+    for frame, called in with_called(frames):
         start = shared[0].line if shared is not None and frame == shared[1] and shared[0].line < frame.line else 0
         skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.in_handler or start < skip.line < frame.line]
         found += [_of_skip(frame, skip) for skip in skips]

@@ -16,7 +16,7 @@ def missing_numbers(present: Collection[int | None], expected: int) -> list[int]
 
 
 def claimed_twice(claims: Iterable[tuple[int | None, Claimant]]) -> dict[int, list[Claimant]]:
-    """The numbers with more than one claimant, lowest first; a claimant without a number contradicts nobody."""
+    """The numbers with more than one claimant, lowest first; claimants without a number are left out."""
     claimants: dict[int, list[Claimant]] = {}
     for number, claimant in claims:
         if number is not None:

@@ -32,8 +32,8 @@ class Tally:
 
 
 class Answering:
-    """One version of one model as clients see it. `note` is told what fails by nobody's mistake but the model's or the server's, and
-    which model it was. `follow` is told each request with what came of it."""
+    """One version of one model as clients see it. `note` is told failures that are the model's or the server's fault, not the client's,
+    with the model's name. `follow` is told each request and its outputs."""
 
     platform, backend = "pytorch_module", "pytorch"
     described_by: type = Entry

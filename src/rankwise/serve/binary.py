@@ -136,7 +136,7 @@ def _outputs(listed: Any, parameters: dict[str, Any]) -> tuple[list[str] | None,
 
 
 def _is_unicode(text: str) -> bool:
-    """Not half a surrogate pair, which JSON can name and nobody can send."""
+    """False for half a surrogate pair, which JSON can name and UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -165,8 +165,8 @@ class Catalogue:
 
 
 class Shadow:
-    """A model that is asked what another was asked, after it, for nobody: to see how it would do. It never changes or delays an answer.
-    `count` is told what came of each: the same answer, another, none, or that it was left out."""
+    """A model that gets each request of another model after that one has answered, so that their answers can be compared. No client sees
+    its answers or waits for them. `count` is told what came of each: the same answer, another, none, or that it was left out."""
 
     def __init__(self, find: Callable[[], Answering], count: Callable[[str], None]) -> None:
         self._find, self._count = find, count

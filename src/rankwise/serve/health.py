@@ -7,7 +7,7 @@ import time
 from rankwise.serve.catalogue import Catalogue
 from rankwise.serve.errors import RequestError
 
-STUCK_S = 60.0  # tasks wait, nobody runs anything, and nothing gets done for so long
+STUCK_S = 60.0  # tasks have waited for so long, and meanwhile no worker ran or finished one
 
 
 class Health:

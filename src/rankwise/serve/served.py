@@ -31,7 +31,7 @@ class Served(Answering):
         self.key, self._pool, self._threads = entry.key, pool, threads
         self._loading = asyncio.Lock()
         self.cache: Cache | None = None
-        self.asked: Batches = {}  # batches that nobody but we asked for, to find out what it gives
+        self.trial_batches: Batches = {}  # the server's own, run to find out the outputs
         self._describe(entry)
         self.state, self.reason = ("LOADING", "") if entry.preload else ("READY", "loaded when it is first asked")
 
@@ -89,14 +89,14 @@ class Served(Answering):
             self._threads.submit(self._pool.remove, self.key)  # after what was asked before
 
     async def _learn_outputs(self) -> None:
-        """Where nobody said what it gives: it is asked twice with zeros, and what differs in size may have any."""
+        """Where no outputs are declared: the model is run on zeros with two batch sizes, and the dimensions that differ are free."""
         if self.outputs or not self.inputs or any(spec.datatype == "BYTES" for spec in self.inputs):
             return
         before = self.batches(self.numbers())
         try:
             await self._ask_with_zeros()
         finally:
-            self.asked = subtracted(self.numbers()["batches"], before)
+            self.trial_batches = subtracted(self.numbers()["batches"], before)
 
     def numbers(self) -> dict[str, Any]:
         """The pool's counters of this model, now."""
@@ -104,7 +104,7 @@ class Served(Answering):
 
     def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
         """Without the batches that the server itself ran to find out the outputs."""
-        return subtracted(numbers["batches"], self.asked) if numbers is not None else {}
+        return subtracted(numbers["batches"], self.trial_batches) if numbers is not None else {}
 
     async def _ask_with_zeros(self) -> None:
         try:

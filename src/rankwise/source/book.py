@@ -77,7 +77,7 @@ class SourceBook:
     def ranks_reaching(self, stack: Stack, ranks: list[int], world_size: int) -> tuple[set[int], Guard | None]:
         """Which ranks can be at this place, by the rank conditions around each of its frames, and the condition that decides."""
         reaching, decisive, misnamed = set(ranks), None, self._misnamed(stack)
-        for called, frame in zip(("", *(inner.function for inner in stack)), stack, strict=False):
+        for frame, called in with_called(stack):
             for guard, passing in self._rank_guards(frame, called, ranks, world_size, misnamed):
                 if passing and passing != set(ranks):  # one that lets nobody through was misunderstood
                     decisive = decisive or (replace(guard, frame=frame) if guard is not None else None)
@@ -271,6 +271,11 @@ class SourceBook:
     def _nodes_around(self, frame: Frame) -> Iterator[ast.AST]:
         function = self._function_at(frame.file, frame.line)
         return own_nodes(function) if function is not None and _is_same_function(function, frame) else iter(())
+
+
+def with_called(stack: Stack) -> Iterator[tuple[Frame, str]]:
+    """Each frame with the function that it has called; the innermost one's is not known."""
+    return zip(stack, ("", *(frame.function for frame in stack[:-1])), strict=True) if stack else iter(())
 
 
 def common_frames(a: Stack, b: Stack) -> tuple[Frame, Frame] | None:

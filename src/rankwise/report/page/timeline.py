@@ -102,7 +102,7 @@ class _Group:
         votes: dict[int, Counter[Hashable]] = {}
         for seq, what, track in calls:
             self._num_there[seq] += len(track.ranks)
-            # A culprit's vote counts only where nobody else called anything.
+            # A culprit's vote counts only where no other rank called anything.
             votes.setdefault(seq, Counter())[self._agreement(seq, what)] += len(track.ranks) * (1 if track.is_culprit else 1_000_000)
         self._expected = {seq: counter.most_common(1)[0][0] for seq, counter in votes.items()}
         self._tied = {seq for seq, counter in votes.items() if [*counter.values()].count(max(counter.values())) > 1}
@@ -143,7 +143,7 @@ class _Group:
         return sorted(rows, key=lambda row: row.ranks if has_room else (not row.is_culprit, len(row.ranks), *row.ranks))
 
     def _cell(self, track: _Track, seq: int) -> Cell:
-        """Odd is the one to look at: whom the verdict names; where it names nobody, who is in the minority."""
+        """Odd are the cells to look at: those of the ranks the verdict names; where it names none, those of the minority."""
         entry = track.entries.get(seq)
         if entry is not None:
             is_odd = self._differs(seq, entry) and (track.is_culprit if self._has_culprits else seq not in self._tied)
