@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.memory.encoding import EVEN  # noqa: E402
+from rankwise.pool.memory.requests import failure  # noqa: E402
 from rankwise.pool.memory.shared_memory import Segment  # noqa: E402
 from rankwise.pool.workers import lanes  # noqa: E402
 from rankwise.pool.workers.lanes import Inputs, open_pagemap, requests_of, share_weights  # noqa: E402
@@ -135,6 +136,16 @@ def test_what_one_replica_writes_stays_with_it(fd: int) -> None:
     assert torch.equal(second[0].weight, layers()[0].weight)
     assert torch.equal(third[0].weight, layers()[0].weight)
     assert not first[0].weight.any()
+
+
+def test_a_model_that_resizes_shared_memory_is_told_how_to_get_its_own(fd: int) -> None:
+    model = layers()
+    share_weights(model, fd)
+
+    with pytest.raises(RuntimeError) as raised:
+        next(model.parameters()).untyped_storage().resize_(0)
+
+    assert "replicas=1" in failure(raised.value)[1]
 
 
 def test_a_parameter_that_differs_is_kept(fd: int) -> None:

@@ -356,10 +356,16 @@ NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration, CancelledError)
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
 
 
+_NOT_RESIZED = "resize storage that is not resizable"  # torch's words
+_SHARED = "rankwise: replicas of a model share the memory of its parameters; Model(..., replicas=1) gives it its own, which it may resize"
+
+
 def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
     """The exception as the caller will see it, if it can travel, and the worker's traceback in any case. What would end the caller's
     thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
     try:
+        if type(error) is RuntimeError and _NOT_RESIZED in str(error):
+            error.add_note(_SHARED)
         text = "".join(traceback.format_exception(error))
         error.__traceback__ = None
     except BaseException:  # whatever its class makes of that
