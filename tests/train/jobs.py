@@ -14,7 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from rankwise.train import Loader, Step, group, wrap
@@ -421,3 +425,15 @@ def misuse_step(how: str) -> None:
             step.backward(loss)
         if how == "save inside":
             step.state_dict()
+
+
+def step_of_ranks_that_share_samples(how: str) -> None:
+    """Two pairs of ranks; each pair has a model, or half of it on either."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "layer"))
+    model = small_model()
+    if how == "ddp":
+        model = DistributedDataParallel(model, process_group=mesh.get_group("data"))
+    else:
+        parallelize_module(model, mesh["layer"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(model, mesh=mesh["data"])
+    Step(model, torch.optim.SGD(model.parameters(), lr=0.1))

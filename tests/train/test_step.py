@@ -206,3 +206,11 @@ def test_gradients_that_another_models_loss_left_are_not_stepped(first: int) -> 
 
     for model, other in zip(ours, plain):
         assert torch.equal(model.weight, other.weight)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("how", "said"), [("ddp", "over 2 of 4 ranks"), ("tensor parallel", "tensor parallelism inside FSDP on 4 ranks")])
+def test_a_model_whose_ranks_share_samples_is_refused(farm: Farm, how: str, said: str) -> None:
+    outcomes = farm.ranks("step_of_ranks_that_share_samples", 4, how=how)
+
+    assert [outcome.code for outcome in outcomes] == ["RW001"] * 4, outcomes
+    assert said in outcomes[3].error

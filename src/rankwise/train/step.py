@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from rankwise.errors import TrainError, UsageError
@@ -253,6 +255,15 @@ def check_synchronised(model: nn.Module) -> None:
     if group.world_size() > 1 and not (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")):
         summary = f"{type(model).__name__} is not wrapped, and there are {group.world_size()} ranks"
         raise train_error("RW714", summary)
+    is_cut_twice = any(isinstance(p, DTensor) and sum(not place.is_replicate() for place in p.placements) > 1 for p in model.parameters())
+    is_over_part = isinstance(model, DistributedDataParallel) and model.process_group.size() != group.world_size()
+    if is_cut_twice or is_over_part:
+        found = f"gradients are averaged over {model.process_group.size()} of" if is_over_part else "tensor parallelism inside FSDP on"  # type: ignore[operator]
+        raise UsageError(
+            f"{found} {group.world_size()} ranks: train.Step and train.Loader give each rank samples of its own",
+            why="ranks that share a layer take the same samples, and what each sample weighs depends on how many ranks do not",
+            next=("a loop of your own; train.Checkpoints(…, sharded=True) saves such models",),
+        )
 
 
 def fewest_samples(model: nn.Module) -> int:
