@@ -81,7 +81,8 @@ def test_misuse_is_refused_on_every_rank(farm: Farm, how: str, code: str, said: 
 def test_a_rank_without_any_batch_is_named(farm: Farm) -> None:
     outcomes = farm.ranks("train_over_plain_dataloader", 2, lengths=[6, 0])
 
-    assert outcomes[1].code == "RW712"
+    assert [outcome.code for outcome in outcomes] == ["RW712", "RW712"], outcomes
+    assert "rank 1 has no batch" in outcomes[0].error
     assert "rank 1" in outcomes[1].error
 
 

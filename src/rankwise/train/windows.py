@@ -61,6 +61,7 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
     source = _with_counts(batches, count)
     world_size = group.world_size()
     spare: Any = None
+    is_first = True
     while True:
         window = []
         for batch, samples in islice(source, accumulate):
@@ -70,8 +71,9 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
         num_batches, total = int(max(batches for batches, _ in everyone)), sum(samples for _, samples in everyone)
         if num_batches == 0:
             return
-        if not window and spare is None:
-            raise train_error("RW712", f"rank {group.rank()} has no batch at all, other ranks have", group.rank())
+        if is_first and (without := [rank for rank, (batches, _) in enumerate(everyone) if not batches]):
+            raise train_error("RW712", f"rank {without[0]} has no batch at all, other ranks have", without[0])
+        is_first = False
         window += [(spare, 0)] * (num_batches - len(window))
         for number, (batch, samples) in enumerate(window, 1):
             yield Micro(batch, samples, samples * world_size / (total or 1), number == num_batches)
