@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.ranks import MeetingPlace, RankEnv, read_meeting_place, read_rank_env
+from rankwise.probe import process
+from rankwise.ranks import RANK_VARIABLES, MeetingPlace, RankEnv, read_meeting_place, read_rank_env
 
 LAUNCHERS = {
     "torchrun": {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},
@@ -27,6 +28,11 @@ def test_torchruns_own_variables_are_believed_first(launcher: str) -> None:
     found = read_rank_env({**LAUNCHERS[launcher], "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"})
 
     assert (found.rank, found.world_size, found.local_rank) == (2, 3, 2)
+
+
+def test_the_probe_knows_the_same_variables() -> None:
+    """It has a list of its own because it imports nothing of rankwise."""
+    assert tuple(rank for rank, _, _ in RANK_VARIABLES) == process.RANK_VARIABLES
 
 
 def test_families_are_not_mixed() -> None:

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.ring import RingView, RingWindow, read_ring
-from rankwise.probe import hooks, ring, sites
+from rankwise.probe import process, ring, sites
 from tests.evidence.strategies import FUZZ
 
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The probe's modules in this process, as if it had just come aboard; nothing is hooked."""
-    monkeypatch.setattr(hooks, "live", str(tmp_path))
+    monkeypatch.setattr(process, "live", str(tmp_path))
     monkeypatch.setattr(ring, "_pid", 0)
     monkeypatch.setattr(ring, "current", None)
     monkeypatch.setattr(sites, "_numbers", {})

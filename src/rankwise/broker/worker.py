@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -392,7 +392,7 @@ def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None,
     else:
         summary = f"the model raised {type(error).__name__}: {error}"
         finding = load_cause("RW805").finding(summary, certain=True, why=str(error.__cause__ or "").strip())
-    return Reply(job.id, error={"type": type(error).__name__, "finding": asdict(finding)})
+    return Reply(job.id, error={"type": type(error).__name__, "finding": finding.to_dict()})
 
 
 def _too_late(model: str, late_s: float) -> DeadlineExceeded:

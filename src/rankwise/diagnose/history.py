@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from math import prod
 
 from rankwise.diagnose.rank_state import end_of
-from rankwise.evidence.collectives import WRAPPER_CALLS
+from rankwise.evidence.collectives import SAME_SIZE, WRAPPER_CALLS
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Call, JobEvidence, NewGroup, RankEvidence
 
@@ -19,7 +19,6 @@ _NOT_TOGETHER = frozenset(
         "batch_isend_irecv", "send_object_list", "recv_object_list",
     }
 )  # fmt: skip
-_SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"})
 _GAP, _TWIN, _NEVER = 4, 2, 1 << 20  # a call that one rank left out costs more than the same call from another line
 _TURN = 5  # the same call from another line, to which both ranks come: more likely one of them is a call ahead
 _NEAR = 1  # from the same line of the user's, by another way through a library
@@ -211,7 +210,7 @@ def find_other_sizes(job: JobEvidence, rank: int, other: int) -> tuple[Call, Cal
     for a, b in zip(mine.calls, theirs.calls, strict=False):
         if _cost(a, b) > _TWIN:
             return None
-        if key_of(a) == key_of(b) and a.op in _SAME_SIZE and a.dtype and b.dtype and (a.sizes, a.dtype) != (b.sizes, b.dtype):
+        if key_of(a) == key_of(b) and a.op in SAME_SIZE and a.dtype and b.dtype and (a.sizes, a.dtype) != (b.sizes, b.dtype):
             return a, b
     return None
 
@@ -326,7 +325,7 @@ def _is_unfinished(call: Call) -> bool:
 
 def _fit(a: Call, b: Call) -> bool:
     """False where the arguments alone show that these two calls never belonged together."""
-    if a.op in _SAME_SIZE and a.dtype and b.dtype and (prod(a.sizes) != prod(b.sizes) or a.dtype != b.dtype):
+    if a.op in SAME_SIZE and a.dtype and b.dtype and (prod(a.sizes) != prod(b.sizes) or a.dtype != b.dtype):
         return False
     return a.peer is None or b.peer is None or a.peer == b.peer
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
-from math import prod
 
 from rankwise.evidence.collectives import CollectiveLog, Entry, Signature
 from rankwise.evidence.flight import P2P_MARK, log_from_calls
 from rankwise.evidence.records import JobEvidence, Stack
-
-_SAME_SIZE = frozenset(
-    {"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"}
-)
-_ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 
 
 @dataclass(frozen=True)
@@ -117,14 +111,5 @@ def _at(log: CollectiveLog, group: str, seq: int) -> Entry | None:
 
 def _difference(known: list[Signature]) -> str:
     """What the calls of one slot disagree about; empty if nothing. What is not known of a call agrees with anything."""
-    ops = {what.op for what in known}
-    if len(ops) > 1:
-        return "op"
-    op = next(iter(ops), "")
-    if op in _SAME_SIZE and len({prod(what.sizes) for what in known}) > 1:
-        return "size"
-    if op in _SAME_SIZE and len({what.dtype for what in known if what.dtype}) > 1:
-        return "dtype"
-    if op in _ROOTED and len({what.peer for what in known if what.peer is not None}) > 1:
-        return "src"
-    return "reduce_op" if len({what.reduce_op for what in known if what.reduce_op}) > 1 else ""
+    compared = [what.compared() for what in known]
+    return next((about for about in compared[0] if len({one[about] for one in compared} - {None}) > 1), "") if compared else ""

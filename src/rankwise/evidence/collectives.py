@@ -5,7 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
+
+# Every rank has to give these tensors with as many elements, of one dtype; and those have one src or dst on every rank.
+SAME_SIZE = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"}
+)
+ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,17 @@ class Signature:
     dtype: str = ""
     peer: int | None = None  # src, dst or root
     reduce_op: str = ""
+
+    def compared(self) -> dict[str, Any]:
+        """What ranks that meet in this call must have alike, in the order differences are reported; None for what was not recorded."""
+        is_same_size, is_rooted = self.op in SAME_SIZE, self.op in ROOTED
+        return {
+            "op": self.op,
+            "size": prod(self.sizes) if is_same_size else None,
+            "dtype": (self.dtype if is_same_size else "") or None,
+            "src": self.peer if is_rooted else None,
+            "reduce_op": self.reduce_op or None,
+        }
 
     def __str__(self) -> str:
         shape = f"({', '.join(map(str, self.sizes))})" if self.sizes else ""

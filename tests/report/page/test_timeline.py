@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from rankwise.diagnose.match import find_conflict
 from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import JobEvidence, NewGroup, RankEvidence
 from rankwise.findings import Finding, Place
@@ -97,6 +98,28 @@ def test_shapes_may_differ_where_torch_allows_it() -> None:
     (strip,) = timeline_of(log_of(["all_to_all:2"]), log_of(["all_to_all:3"])).shown
 
     assert strip.diverges_at is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Signature("0", "all_reduce", (2, 3), "float32"), Signature("0", "all_reduce", (3, 2), "float32")),
+        (Signature("0", "all_reduce", (6,), "float32"), Signature("0", "all_reduce", (7,), "float32")),
+        (Signature("0", "all_reduce", (6,), "float32"), Signature("0", "all_reduce", (6,), "")),
+        (Signature("0", "gather", (2,), "float32", 0), Signature("0", "gather", (3,), "float32", 0)),
+        (Signature("0", "scatter", (2,), "float32", 0), Signature("0", "scatter", (2,), "float32", 1)),
+        (Signature("0", "reduce_scatter", (2,), "float32"), Signature("0", "reduce_scatter", (3,), "float32")),
+    ],
+    ids=str,
+)
+def test_the_timeline_shows_a_difference_where_the_verdict_sees_one(one: Signature, other: Signature) -> None:
+    logs = [CollectiveLog(), CollectiveLog()]
+    for log, what in zip(logs, (one, other)):
+        log.add(1, what, 1, True)
+
+    reported = reported_of(*logs)
+
+    assert (build_timeline(reported).shown[0].diverges_at == 1) == (find_conflict(reported.job) is not None)
 
 
 def test_a_reduce_operation_is_compared_only_where_every_rank_told_it() -> None:

@@ -22,7 +22,6 @@ _AFTER = 11  # columns kept to the right of the divergence, so that it is in sig
 _TAIL = 256  # entries of a rank that are looked at
 _MAX_KINDS = 256  # of histories
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
-_SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather")
 
 CellState = Literal["done", "pending", "missing", "unknown"]
 
@@ -97,8 +96,9 @@ class _Group:
         self._num_seen = sum(len(track.ranks) for track in tracks if not track.is_blind)
         self._num_there: Counter[int] = Counter()
         calls = [(seq, entry.what, track) for track in tracks for seq, entry in track.entries.items()]
-        # Roots and reduce operations are compared only if they were seen on all ranks.
-        self._vague = {seq for seq, what, _ in calls if what.peer is None and not what.reduce_op}
+        self._unknown: dict[int, set[str]] = {}  # what is not known of a rank's call agrees with anything
+        for seq, what, _ in calls:
+            self._unknown.setdefault(seq, set()).update(about for about, value in what.compared().items() if value is None)
         votes: dict[int, Counter[Hashable]] = {}
         for seq, what, track in calls:
             self._num_there[seq] += len(track.ranks)
@@ -117,11 +117,8 @@ class _Group:
         return Strip(self.name, columns, tuple(rows[:MAX_ROWS]), self.diverges_at, is_partial, self._newest - last, hidden)
 
     def _agreement(self, seq: int, what: Signature) -> Hashable:
-        """Always the operation; the rest only where torch wants it equal."""
-        if not what.op.lstrip("_").startswith(_SAME_SHAPE):
-            return what.op
-        details = () if seq in self._vague else (what.peer, what.reduce_op)
-        return what.op, what.sizes, what.dtype, *details
+        """What the verdict compares, too."""
+        return tuple(value for about, value in what.compared().items() if about not in self._unknown[seq])
 
     def _differs(self, seq: int, entry: Entry) -> bool:
         return self._agreement(seq, entry.what) != self._expected[seq]
