@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage, parser.epilog = _USAGE, _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     own = parser.add_argument_group("options of rankwise")
-    own.add_argument("--json", action="store_true", help="the report as one JSON document")
+    own.add_argument("--json", action="store_true", help="print the report as one JSON document")
     for name, (metavar, text) in _OWN.items():
         own.add_argument(f"--{name}", metavar=metavar, help=text)
     torchrun = parser.add_argument_group("options of torchrun: read where they say where the hosts meet, without effect otherwise")

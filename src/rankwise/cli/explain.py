@@ -51,8 +51,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="CODE|CHECK|RUN_FOLDER",
         help="a code (RW201), a check (memory), or the folder of an earlier run",
     )
-    parser.add_argument("--list", action="store_true", help="all causes, a line each")
-    parser.add_argument("--json", action="store_true", help="the verdict as JSON (run folders only)")
+    parser.add_argument("--list", action="store_true", help="list all causes, a line each")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON (run folders only)")
 
 
 def _page_of(code: str) -> str:

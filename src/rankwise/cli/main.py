@@ -7,21 +7,9 @@ import importlib
 import os
 import sys
 
-from rankwise.cli.options import Parser, print_finding
+from rankwise.cli.options import COMMANDS, Parser, print_finding
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.version import __version__
-
-COMMANDS = {
-    "run": "launch a script as torchrun would, or any command after --, and watch it",
-    "check": "find what would keep a job from starting, on this host or on all hosts of the job",
-    "explain": "the page of a cause, or the verdict of an earlier run",
-    "predict": "offline inference: any input through a model, in order, exactly once, resumable",
-    "serve": "many models behind the Open Inference Protocol v2: REST and gRPC, as Triton's and KServe's clients speak it",
-    "weights": "what is in a checkpoint; any checkpoint to plain weights or a program",
-    "worker": "run the tasks that a broker (Redis, RabbitMQ) brings, each answered once",
-    "top": "a live table of the inference pools on this machine",
-    "demo": "the tour: trains, breaks, explains, trains with the helpers, predicts",
-}
 
 
 def main(argv: list[str] | None = None) -> int:

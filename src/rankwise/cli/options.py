@@ -12,6 +12,18 @@ from typing import NoReturn, TextIO
 from rankwise.errors import UsageError
 from rankwise.findings import Finding
 
+COMMANDS = {
+    "run": "launch a script as torchrun would, or any command after --, and watch it",
+    "check": "find what would keep a job from starting, on this host or on all hosts of the job",
+    "explain": "show the page of a cause, or the verdict of an earlier run",
+    "predict": "run a model over a file or a folder: every row exactly once, in order; resumable",
+    "serve": "serve models over the Open Inference Protocol v2 (REST and gRPC), for Triton's and KServe's clients",
+    "weights": "show what is in a checkpoint, or convert it to plain weights or to a torch.export program",
+    "worker": "run the tasks that a broker (Redis, RabbitMQ) brings, each answered once",
+    "top": "show a live table of the inference pools on this machine",
+    "demo": "take the tour: train on two ranks, break the training, read the verdict",
+}
+
 
 class Parser(argparse.ArgumentParser):
     """argparse, but wrong usage raises UsageError instead of printing and exiting."""
@@ -20,17 +32,22 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}", next=(f"{self.prog} --help",))
 
 
+def parser_for(command: str, add_options: Callable[[argparse.ArgumentParser], None]) -> Parser:
+    """The parser of one command; its --help begins with what the command does."""
+    parser = Parser(prog=f"rankwise {command}", description=f"{COMMANDS[command][0].upper()}{COMMANDS[command][1:]}.")
+    add_options(parser)
+    return parser
+
+
 def parsed(command: str, add_options: Callable[[argparse.ArgumentParser], None], argv: list[str]) -> argparse.Namespace:
     """The options of one command; raises UsageError for wrong ones."""
-    parser = Parser(prog=f"rankwise {command}")
-    add_options(parser)
-    return parser.parse_args(argv)
+    return parser_for(command, add_options).parse_args(argv)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Where the models run, for the commands that have a pool."""
+    """Add the options that say where the models run; for the commands that have a pool."""
     parser.add_argument("--engine", choices=("processes", "ray"), help="processes of this machine, or actors of a Ray cluster")
-    parser.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster (default: as ray.init finds it)")
+    parser.add_argument("--address", metavar="HOST:PORT", help="address of the Ray cluster (default: as ray.init finds it)")
 
 
 def number_or_auto(option: str, text: str, least: int) -> int | str:
@@ -52,5 +69,5 @@ def has_colour() -> bool:
 
 
 def width(stream: TextIO | None = None, unknown: int = 120) -> int:
-    """Of the terminal that stderr, or another stream, goes to."""
+    """The width of the terminal that stderr, or another stream, goes to."""
     return shutil.get_terminal_size((unknown, 24)).columns if (stream or sys.stderr).isatty() else unknown

@@ -79,16 +79,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", metavar="MODULE:CALLABLE", required=True, help="the function that makes the model, or a .pt2 program")
     parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint, one of a DDP training included")
     suffixes = " ".join(f".{name}" for name in formats.names() if name != "folder")
-    parser.add_argument("--input", metavar="PATH", required=True, help=f"{suffixes}, or a folder of files; s3://… and the like too")
-    parser.add_argument("--output", metavar="PATH", required=True, help="the same kinds; a folder gets one file per row")
-    parser.add_argument("--columns", metavar="A,B", default="", help="the model's inputs, in this order (default: all columns)")
+    parser.add_argument("--input", metavar="PATH", required=True, help=f"a file ({suffixes}), or a folder of files; also s3://…")
+    parser.add_argument("--output", metavar="PATH", required=True, help="a file of any of these formats; a path without a suffix is a folder with one file per row")
+    parser.add_argument("--columns", metavar="A,B", default="", help="columns that are the model's inputs, in this order (default: all)")
     parser.add_argument("--keep", metavar="A,B", default="", help="columns to carry over to the output")
-    parser.add_argument("--load", metavar="MODULE:CALLABLE", default="", help="reads one file of a folder: path in, array or tensor out")
-    parser.add_argument("--separate", action="store_true", help="columns of single numbers as inputs of their own, not as one matrix")
-    parser.add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda, cuda:1")
-    parser.add_argument("--workers", metavar="N", default="auto", help="processes; 0 runs in this one (default: auto)")
+    parser.add_argument("--load", metavar="MODULE:CALLABLE", default="", help="function that reads one file of a folder: path in, array or tensor out")
+    parser.add_argument("--separate", action="store_true", help="pass each column of numbers as an input of its own, not all as one matrix")
+    parser.add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda, cuda:1 (default: auto)")
+    parser.add_argument("--workers", metavar="N", default="auto", help="worker processes; 0 runs the model in this process (default: auto)")
     add_engine_options(parser)
-    parser.add_argument("--batch", metavar="N", default="auto", help="rows at once (default: auto, found by trying)")
+    parser.add_argument("--batch", metavar="N", default="auto", help="rows per batch (default: auto, found by trying)")
     parser.add_argument(
         "--max-errors",
         metavar="N",
@@ -98,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--errors", metavar="PATH", help="where failed rows are listed (default: errors.jsonl beside the output)")
     parser.add_argument("--restart", action="store_true", help="begin anew, without the results of an earlier run")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it is there")
-    parser.add_argument("--json", action="store_true", help="the summary as JSON")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 class Progress:

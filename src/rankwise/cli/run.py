@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import parser_for
 from rankwise.errors import UsageError
 from rankwise.launch.plan import OWN_FLAGS, OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
 
@@ -36,9 +36,7 @@ _METAVARS = {"--out": "DIR", "--stall-after": "SECONDS", "--on-stall": "abort|re
 
 def main(argv: list[str]) -> int:
     if not argv or _asks_for_help(argv):
-        parser = Parser(prog="rankwise run")
-        add_options(parser)
-        parser.print_help()
+        parser_for("run", add_options).print_help()
         return 0 if argv else 2
     plan = plan_run(argv)
     _open_closed_streams()

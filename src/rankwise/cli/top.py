@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--pid", type=int, help="only the pools of this process")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two updates (default: 1)")
+    parser.add_argument("--pid", type=int, help="show only the pools of this process")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="seconds between two updates (default: 1)")
     parser.add_argument("--once", action="store_true", help="print the table once (also where the output is not a terminal)")
     parser.add_argument("--json", action="store_true", help="print it once, as JSON")
 

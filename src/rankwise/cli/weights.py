@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rankwise.cli.options import Parser, width
+from rankwise.cli.options import parser_for, width
 from rankwise.errors import UsageError
 
 _EPILOG = """examples:
@@ -19,8 +19,7 @@ _EPILOG = """examples:
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise weights")
-    add_options(parser)
+    parser = parser_for("weights", add_options)
     options = parser.parse_args(argv)
     if options.action is None:
         parser.print_help()
@@ -35,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     inspect = actions.add_parser("inspect", help="what is in a checkpoint: names, shapes, dtypes, sizes, prefixes, what it looks like")
     inspect.set_defaults(action=_inspect)
     inspect.add_argument("path", metavar="CHECKPOINT", help="a file or a folder")
-    inspect.add_argument("--all", action="store_true", help="every tensor, also where there are hundreds")
-    inspect.add_argument("--verify", action="store_true", help="read all of it and compare with its checksums")
-    inspect.add_argument("--json", action="store_true", help="one JSON document")
+    inspect.add_argument("--all", action="store_true", help="list every tensor, also where there are hundreds")
+    inspect.add_argument("--verify", action="store_true", help="read the whole checkpoint and compare it with its checksums")
+    inspect.add_argument("--json", action="store_true", help="print one JSON document")
     convert = actions.add_parser("convert", help="a DDP, compiled or sharded checkpoint to plain safetensors, or to a program (.pt2)")
     convert.set_defaults(action=_convert)
     _add_convert_options(convert)
@@ -46,18 +45,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add_convert_options(convert: argparse.ArgumentParser) -> None:
     convert.add_argument("path", metavar="CHECKPOINT", help="a file or a folder")
     convert.add_argument("output", metavar="OUTPUT", help="ends in .safetensors or .pt2")
-    convert.add_argument("--key", metavar="KEY", help="which of several sets of weights: ema")
-    convert.add_argument("--prefix", metavar="PREFIX", help="only the names below this, without it: model.")
-    convert.add_argument("--dtype", metavar="DTYPE", help="floating-point weights in this dtype: bfloat16")
+    convert.add_argument("--key", metavar="KEY", help="which set of weights, where there are several: ema")
+    convert.add_argument("--prefix", metavar="PREFIX", help="take only names that begin with this, and cut it off: model.")
+    convert.add_argument("--dtype", metavar="DTYPE", help="convert floating-point weights to this dtype: bfloat16")
     convert.add_argument("--tensors-only", action="store_true", help="leave out objects that only running code could rebuild")
     convert.add_argument("--build", metavar="MODULE:CALLABLE", help="the function that makes the model (for .pt2, or to compare outputs)")
     convert.add_argument(
         "--example", metavar="DTYPE[SIZES]", action="append", default=[], help="an input: float32[8,784], or module:callable"
     )
     convert.add_argument("--dynamic-batch", action="store_true", help="the program takes any size of the first dimension")
-    convert.add_argument("--tolerance", metavar="X", type=float, help="how far outputs may be apart, relative to their size")
+    convert.add_argument("--tolerance", metavar="X", type=float, help="how far outputs may differ, relative to their size")
     convert.add_argument("--overwrite", action="store_true", help="replace OUTPUT if it is there")
-    convert.add_argument("--json", action="store_true", help="one JSON document")
+    convert.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _inspect(options: argparse.Namespace) -> int:

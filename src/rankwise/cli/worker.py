@@ -56,14 +56,14 @@ def _own_folder() -> Path:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("models", metavar="MODELS.toml", help="which models there are, as for rankwise serve")
-    parser.add_argument("--broker", metavar="URL", required=True, help="redis://… or amqp://…")
+    parser.add_argument("models", metavar="MODELS.toml", help="file that lists the models, as for rankwise serve")
+    parser.add_argument("--broker", metavar="URL", required=True, help="address of the broker: redis://… or amqp://…")
     add_engine_options(parser)
-    parser.add_argument("--queue", metavar="NAME", default="rankwise.tasks", help="where messages come from (default: rankwise.tasks)")
+    parser.add_argument("--queue", metavar="NAME", default="rankwise.tasks", help="queue that messages come from (default: rankwise.tasks)")
     parser.add_argument(
-        "--results", metavar="PLACE", help="answers by id: redis://… or a shared folder (default: the Redis, or ~/.cache/rankwise/results)"
+        "--results", metavar="PLACE", help="where answers are kept: redis://… or a shared folder (default: the broker if it is Redis, else ~/.cache/rankwise/results)"
     )
     parser.add_argument("--keep", metavar="SECONDS", type=int, default=86400, help="how long answers are kept (default: a day)")
     parser.add_argument("--files", metavar="FOLDER", help="shared folder for large tensors; messages may refer to no other files")
     parser.add_argument("--prefetch", metavar="N", type=int, default=64, help="messages taken ahead of their turn (default: 64)")
-    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30, help="for running tasks after SIGTERM (default: 30)")
+    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30, help="seconds that running tasks get after SIGTERM (default: 30)")
