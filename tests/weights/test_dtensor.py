@@ -12,7 +12,8 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 
-from rankwise.weights.dtensor import _box
+from rankwise.weights.dtensor import _box, join_ranks
+from rankwise.weights.records import Chunk, Content, Damaged, Extent, TensorRecord
 from tests.weights.checkpoints import refused
 from tests.weights.nets import Net
 
@@ -36,6 +37,26 @@ def test_files_of_two_different_jobs_are_not_joined(corpus: Path, tmp_path: Path
     torch.save({"other": torch.ones(3)}, tmp_path / "b.pt")
 
     assert refused(Net(), tmp_path).code == "RW732"
+
+
+def _of_one_row(rank: int, count: int) -> Content:
+    """What each of these ranks has of a bias of one number, which torch gives to the first."""
+    path = Path(f"rank-{rank}.pt")
+    mine = TensorRecord("float32", (count,), Extent(path, 0, 4 * count), strides=(1,))
+    part = TensorRecord("float32", (1,), unreadable="a part", part=Chunk((1,), (0,), part=mine))
+    return Content("torch zip", {"bias": mine if count else part}, (path,))
+
+
+def test_a_single_row_is_all_of_one_rank_and_nothing_of_the_others() -> None:
+    whole = join_ranks([_of_one_row(0, 1), _of_one_row(1, 0), _of_one_row(2, 0)]).tree["bias"]
+
+    assert not whole.unreadable
+    assert [(chunk.sizes, chunk.part.storage.path.name) for chunk in whole.chunks] == [((1,), "rank-0.pt")]
+
+
+def test_a_single_row_that_no_rank_has_is_missing() -> None:
+    with pytest.raises(Damaged, match="0 of 1 elements"):
+        join_ranks([_of_one_row(1, 0), _of_one_row(2, 0)])
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (1, 3), (4,), (2, 3, 5)])

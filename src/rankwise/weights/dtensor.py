@@ -68,12 +68,13 @@ def _joined(values: Sequence[Any], name: str) -> Any:
 
 
 def _whole(name: str, records: list[TensorRecord]) -> TensorRecord:
-    """All parts together; a part that several ranks had is taken once."""
-    parts = {record.part.offsets: record.part for record in records if record.part is not None}
-    if len({(record.dtype, record.shape) for record in records}) > 1 or any(record.part is None for record in records):
+    """All parts together; a part that several ranks had is taken once. Of a single row one rank has all, and the others nothing."""
+    if len({(record.dtype, record.shape) for record in records}) > 1:
         raise Damaged(f"the files of the ranks disagree about {name}")
+    all_parts = [record.part or Chunk((0,) * len(record.shape), record.shape, part=record) for record in records]
+    parts = {part.offsets: part for part in all_parts if math.prod(part.sizes)}
     check_cover(name, records[0].shape, [(part.offsets, part.sizes) for part in parts.values()])
-    return replace(records[0], unreadable="", part=None, chunks=tuple(part for part in parts.values() if math.prod(part.sizes)))
+    return replace(records[0], unreadable="", part=None, chunks=tuple(parts.values()))
 
 
 def _box(
