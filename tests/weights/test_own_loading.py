@@ -217,3 +217,34 @@ def test_a_method_that_does_not_say_what_it_took_is_not_believed(tmp_path: Path)
     path = save(tmp_path / "last.pt", {"other.weight": torch.ones(3, 3)})
 
     assert refused(TakesWhatItKnows(3, 3), path).code == "RW734"
+
+
+class Showing(nn.Module):
+    """Shows more than it loads, as quantized layers do that keep their scales beside the weight."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4))
+        self.scale = torch.zeros(2)
+        self._shown = {"scale": lambda: self.scale, "again": lambda: self.weight}[shown]
+        self._name = shown
+        self.register_state_dict_post_hook(lambda module, state, prefix, _: state.update({prefix + self._name: self._shown()}))
+
+
+def test_what_a_model_shows_and_does_not_load_is_not_passed_over(tmp_path: Path) -> None:
+    saved, model = nn.Sequential(Showing("scale")), nn.Sequential(Showing("scale"))
+    saved[0].scale.fill_(3)
+
+    found = refused(model, save(tmp_path / "last.pt", saved.state_dict()))
+
+    assert found.code == "RW734"
+    assert "left 0.scale without a value" in found.summary
+
+
+def test_a_second_name_that_a_model_shows_for_what_it_loads_is_fine(tmp_path: Path) -> None:
+    saved, model = Showing("again"), Showing("again")
+    nn.init.ones_(saved.weight)
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", saved.state_dict()))
+
+    assert torch.equal(model.weight, saved.weight)

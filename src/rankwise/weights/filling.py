@@ -139,10 +139,17 @@ class Target:
             if assign and name in self._named:
                 values[name] = values[name].to(self._device or "cpu", self._dtype_of(name))
         said = load_by_own(self._model, {**values, **extra}, notes_by_own_names(handed, choice.state.notes), assign)
-        left = [name for name in (said or ([], []))[0] if name not in choice.fit.left_alone and not is_extra_state(name)]
+        missing, unexpected = said or ([], [])
+        left = [name for name in missing if name not in choice.fit.left_alone and not is_extra_state(name)]
+        left += self._not_taken(choice, unexpected)
         if left:
             raise CheckpointError("RW734", f"the model's own loading left {', '.join(left[:6])} without a value")
         self._check_own(choice, values)
+
+    def _not_taken(self, choice: Choice, unexpected: list[str]) -> list[str]:
+        """What state_dict() shows and load_state_dict() knows nothing of, as of quantized weights; another name of what was taken is none."""
+        taken = {memory_of(self._named[name]) for name in choice.fit.pairs if name not in unexpected}
+        return [name for name in unexpected if name in choice.fit.pairs and memory_of(self._named[name]) not in taken]
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
         """What the model made of names that are not its own cannot be foreseen; what is no number can be seen."""
