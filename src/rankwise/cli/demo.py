@@ -48,7 +48,8 @@ def main(argv: list[str]) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "A training on two ranks that works, the same with a real fault, its verdict. With scikit-learn: the helpers, inference and a server."
+        "A training on two ranks that works, the same with a real fault, its verdict. "
+        "With scikit-learn: the helpers, inference and a server."
     )
 
 
@@ -75,7 +76,10 @@ def _break(out: Path) -> dict[str, Any]:
 
 def _train_with_helpers() -> None:
     if importlib.util.find_spec("sklearn") is None:
-        _say("", "3. Training with rankwise's helpers, and inference: left out, since they need scikit-learn's digits (pip install scikit-learn).")
+        _say(
+            "",
+            "3. The helpers, and inference: left out, since they need scikit-learn's digits (pip install scikit-learn).",
+        )
         return
     _say("", "3. The helpers: train_ddp.py learns digits, with steps, sharding and checkpoints that cannot be held wrong.", "")
     code, seconds = _run("train_ddp.py", Path("digits"))

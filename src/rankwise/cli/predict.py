@@ -80,10 +80,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint, one of a DDP training included")
     suffixes = " ".join(f".{name}" for name in formats.names() if name != "folder")
     parser.add_argument("--input", metavar="PATH", required=True, help=f"a file ({suffixes}), or a folder of files; also s3://…")
-    parser.add_argument("--output", metavar="PATH", required=True, help="a file of any of these formats; a path without a suffix is a folder with one file per row")
+    parser.add_argument(
+        "--output",
+        metavar="PATH",
+        required=True,
+        help="a file of any of these formats; a path without a suffix is a folder with one file per row",
+    )
     parser.add_argument("--columns", metavar="A,B", default="", help="columns that are the model's inputs, in this order (default: all)")
     parser.add_argument("--keep", metavar="A,B", default="", help="columns to carry over to the output")
-    parser.add_argument("--load", metavar="MODULE:CALLABLE", default="", help="function that reads one file of a folder: path in, array or tensor out")
+    parser.add_argument(
+        "--load", metavar="MODULE:CALLABLE", default="", help="function that reads one file of a folder: path in, array or tensor out"
+    )
     parser.add_argument("--separate", action="store_true", help="pass each column of numbers as an input of its own, not all as one matrix")
     parser.add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda, cuda:1 (default: auto)")
     parser.add_argument("--workers", metavar="N", default="auto", help="worker processes; 0 runs the model in this process (default: auto)")

@@ -70,12 +70,24 @@ def main(argv: list[str]) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("models", metavar="MODELS.toml", nargs="?", help="file that lists the models, or a folder of models")
-    parser.add_argument("--http", metavar="HOST:PORT", default="127.0.0.1:8000", help='where to listen for HTTP, "" for nowhere (default: 127.0.0.1:8000)')
-    parser.add_argument("--grpc", metavar="HOST:PORT", default="127.0.0.1:8001", help='where to listen for gRPC, "" for nowhere (default: 127.0.0.1:8001)')
-    parser.add_argument("--build", metavar="MODULE:CALLABLE", help="serve one model without MODELS.toml: the function that makes it, or a .pt2 program")
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", default="127.0.0.1:8000", help='where to listen for HTTP, "" for nowhere (default: 127.0.0.1:8000)'
+    )
+    parser.add_argument(
+        "--grpc", metavar="HOST:PORT", default="127.0.0.1:8001", help='where to listen for gRPC, "" for nowhere (default: 127.0.0.1:8001)'
+    )
+    parser.add_argument(
+        "--build", metavar="MODULE:CALLABLE", help="serve one model without MODELS.toml: the function that makes it, or a .pt2 program"
+    )
     parser.add_argument("--weights", metavar="CHECKPOINT", help="with --build: any checkpoint, one of a DDP training included")
     parser.add_argument("--name", default="model", help="with --build: what clients call the model (default: model)")
-    parser.add_argument("--input", metavar="NAME:DATATYPE:SIZES", action="append", default=[], help="with --build: an input of the model, such as x:FP32:-1,784; -1 is the batch")
+    parser.add_argument(
+        "--input",
+        metavar="NAME:DATATYPE:SIZES",
+        action="append",
+        default=[],
+        help="with --build: an input of the model, such as x:FP32:-1,784; -1 is the batch",
+    )
     parser.add_argument("--max-batch", metavar="N", type=int, default=1, help="with --build: the largest batch (default: 1)")
     parser.add_argument("--device", default="auto", help="with --build: auto, cpu, cuda, cuda:1 (default: auto)")
     parser.add_argument("--workers", metavar="N", default="", help="worker processes (default: as MODELS.toml says, or one per core)")
@@ -87,7 +99,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--certificate", metavar="PEM", default="", help="certificate for TLS, on both ports")
     parser.add_argument("--private-key", metavar="PEM", default="", help="private key of the certificate")
     parser.add_argument("--max-body", metavar="SIZE", default="256MB", help="the largest request that is accepted (default: 256MB)")
-    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30.0, help="seconds that running requests get after SIGTERM (default: 30)")
+    parser.add_argument(
+        "--drain", metavar="SECONDS", type=float, default=30.0, help="seconds that running requests get after SIGTERM (default: 30)"
+    )
     parser.add_argument("--traces", metavar="URL", default="", help="send OpenTelemetry spans to this collector (OTLP over HTTP)")
     parser.add_argument("--quiet", action="store_true", help="log no line per request")
 

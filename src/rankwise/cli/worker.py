@@ -61,9 +61,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_engine_options(parser)
     parser.add_argument("--queue", metavar="NAME", default="rankwise.tasks", help="queue that messages come from (default: rankwise.tasks)")
     parser.add_argument(
-        "--results", metavar="PLACE", help="where answers are kept: redis://… or a shared folder (default: the broker if it is Redis, else ~/.cache/rankwise/results)"
+        "--results",
+        metavar="PLACE",
+        help="where answers are kept: redis://… or a shared folder (default: the broker if it is Redis, else ~/.cache/rankwise/results)",
     )
     parser.add_argument("--keep", metavar="SECONDS", type=int, default=86400, help="how long answers are kept (default: a day)")
     parser.add_argument("--files", metavar="FOLDER", help="shared folder for large tensors; messages may refer to no other files")
     parser.add_argument("--prefetch", metavar="N", type=int, default=64, help="messages taken ahead of their turn (default: 64)")
-    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30, help="seconds that running tasks get after SIGTERM (default: 30)")
+    parser.add_argument(
+        "--drain", metavar="SECONDS", type=float, default=30, help="seconds that running tasks get after SIGTERM (default: 30)"
+    )
