@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,3 +110,17 @@ def test_no_more_replicas_are_waited_for_than_there_are_workers() -> None:
     with Pool({"moody": Model("tests.pool.models:moody", replicas=5)}, workers=2) as pool:
         pool.load("moody").result(LONG_S)
         assert pool.stats()["models"]["moody"]["replicas"] == 2
+
+
+def test_a_load_and_a_reload_come_to_pass_while_tasks_keep_all_workers_busy() -> None:
+    models = {name: Model(f"{HERE}:moody") for name in ("busy", "other")}
+    with Pool(models, workers=1) as pool:
+        pool.load("busy").result(LONG_S)
+        results = pool.map("busy", itertools.repeat(np.ones(4, np.float32)))
+        next(results)
+        for change in (lambda: pool.load("other"), lambda: pool.reload("busy")):
+            future, until = change(), time.monotonic() + LONG_S
+            while not future.done() and time.monotonic() < until:
+                next(results)
+            assert future.done() and future.exception() is None
+        results.close()

@@ -348,3 +348,30 @@ def test_a_seat_on_which_no_worker_gets_ready_does_not_end_a_pool_that_works(mon
         wait_for(lambda: len(asked) > 5, 120)
 
         assert pool.submit("echo", np.ones(2)).result(120).tolist() == [1.0, 1.0]
+
+
+def test_a_pool_that_had_a_worker_tries_again_where_none_gets_ready_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, asked = ForkServer.ask_for, []
+
+    def ask_for(self: ForkServer, handle: Any, *rest: Any) -> None:
+        asked.append(handle.number)
+        if 1 < handle.number < 6:
+            handle.seat = replace(handle.seat, cpus=(4095,))  # a core that is not there, for now
+        ask(self, handle, *rest)
+
+    monkeypatch.setattr(ForkServer, "ask_for", ask_for)
+    monkeypatch.setattr(Lifecycle, "_start_worker", started_on(Seat("cpu", 1)))
+    with Pool({"echo": Model("tests.pool.models:echo")}, workers=1) as pool:
+        pool.submit("echo", np.ones(2)).result(120)
+        os.kill(pids(pool).pop(), signal.SIGKILL)
+        late = pool.submit("echo", np.ones(2), deadline_s=0.01)
+
+        assert pool.submit("echo", np.ones(2)).result(120).tolist() == [1.0, 1.0]
+        assert isinstance(late.exception(120), DeadlineExceeded)
+    assert len(asked) == 6
+
+
+def started_on(seat: Seat) -> Callable[..., None]:
+    """Whatever seat a worker that ended had."""
+    start = Lifecycle._start_worker
+    return lambda lifecycle, _: start(lifecycle, seat)

@@ -26,6 +26,8 @@ class Scheduler:
         self.budgets = budgets
         self.wake_at: float | None = None  # when a batch that waits for more rows has waited enough
         self.serial = 0  # of the latest order
+        self._kept: WorkerState | None = None  # gets nothing new until it has loaded a model that a caller of `load` waits for
+        self._keep_after = 0.0
 
     def add(self, task: Task) -> None:
         model: ModelState = task.model
@@ -46,7 +48,7 @@ class Scheduler:
         """A worker that holds the model and is idle, where no task waits for the model."""
         if not model.queue.waiting and model.broken is None:
             for worker in self.workers.values():
-                if not worker.inflight and worker.is_ready:
+                if not worker.inflight and worker.is_ready and worker is not self._kept:
                     holding = worker.holds.get(model.number)
                     if holding is not None and not holding.is_loading and not holding.is_leaving:
                         return worker
@@ -82,23 +84,40 @@ class Scheduler:
         """Fill every worker that has room; idle ones first."""
         self.wake_at = None
         actions: list[Action] = []
+        wanted = [model for model in self.models.values() if model.awaiting_load]
+        self._kept = self._worker_to_keep(wanted, now) if wanted else None
         hungry = [
             worker
             for worker in self.workers.values()
             if worker.is_ready
+            and worker is not self._kept
             and (len(worker.inflight) < 2 or (worker.ahead_s < AHEAD_LAZY_S / 2 and len(worker.inflight) < AHEAD_ORDERS // 2))
         ]
         for worker in sorted(hungry, key=lambda w: (len(w.inflight), w.held_bytes, len(w.holds))):
             actions += self._fill(worker, now)
-        for model in self.models.values():
-            if model.awaiting_load:
-                actions += self._load_wanted(model, now)
+        for model in wanted:
+            actions += self._load_wanted(model, now)
         return actions
+
+    def _worker_to_keep(self, wanted: list[ModelState], now: float) -> WorkerState | None:
+        """Tasks may keep all workers busy for ever. So the one with the least to do gets nothing new until it has loaded a model that a
+        caller waits for; one at a time, and in between tasks have as long as the load took."""
+        if now < self._keep_after or any(holding.is_loading for holding in self._holdings()):
+            return None
+        for model in wanted:
+            able = [worker for worker in self.workers.values() if self._may_load(worker, model, now)]
+            worker = min(able, key=lambda worker: (len(worker.inflight), worker.ahead_s), default=None)
+            if worker is not None and (worker.inflight or self._leaving_for(worker, model) is not None):
+                return worker
+        return None
+
+    def _may_load(self, worker: WorkerState, model: ModelState, now: float) -> bool:
+        return worker.is_ready and model.number not in worker.holds and self._should_load(worker, model, now)
 
     def _load_wanted(self, model: ModelState, now: float) -> list[Action]:
         """A caller of `load` waits for this model, though it may have no task yet. Only an idle worker loads it at once."""
         for worker in self.workers.values():
-            if worker.is_ready and not worker.inflight and model.number not in worker.holds and self._should_load(worker, model, now):
+            if not worker.inflight and self._may_load(worker, model, now):
                 return self._load(worker, model, now)
         return []
 
@@ -139,6 +158,7 @@ class Scheduler:
         holding = worker.holds[model.number]
         holding.is_loading, holding.nbytes, holding.last_used = False, nbytes, now
         model.load_s = max(LEAST_LOAD_S, seconds)
+        self._keep_after = now + model.load_s
         model.nbytes, model.is_measured, model.build_failures = nbytes, True, 0
         others = [other for other in self._residents(model.place_on(worker.device)) if other is not holding]
         leaving = evictions(others, nbytes, self.budgets.get(model.place_on(worker.device)))
@@ -251,8 +271,7 @@ class Scheduler:
 
     def _load(self, worker: WorkerState, model: ModelState, now: float) -> list[Action]:
         """Drop the models that have to leave, then load it; no action where a model that would have to leave is in use."""
-        place = model.place_on(worker.device)
-        leaving = evictions(self._residents(place), model.nbytes, self.budgets.get(place))
+        leaving = self._leaving_for(worker, model)
         if leaving is None:
             return []
         drops: list[Action] = [self._drop(holding) for holding in leaving]
@@ -261,6 +280,10 @@ class Scheduler:
         worker.ahead_s += order.expected_s
         worker.holds[model.number] = Holding(model, worker, model.nbytes, last_used=now, orders=1)
         return [*drops, Load(worker, model)]
+
+    def _leaving_for(self, worker: WorkerState, model: ModelState) -> list[Holding] | None:
+        place = model.place_on(worker.device)
+        return evictions(self._residents(place), model.nbytes, self.budgets.get(place))
 
     def _should_load(self, worker: WorkerState, model: ModelState, now: float) -> bool:
         if not model.may_run_on(worker.device) or model.broken or now < model.not_before:

@@ -56,7 +56,7 @@ class Lifecycle:
         self._signalled: deque[tuple[float, WeakSet[Any]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under what
         self.workers: dict[int, WorkerState] = {}
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
-        self._has_made_one = False
+        self._has_made_one = self._has_had_one = False  # a worker, and one that got ready
         self._unmade = 0  # attempts in a row to make a worker that failed
         self.fork_server: ForkServer | None = None
         self._failures = 0  # of the fork server, in a row
@@ -75,7 +75,7 @@ class Lifecycle:
             try:
                 self._start_worker(seat)
                 self._has_made_one = True
-            except OSError as error:  # no more files, or no memory
+            except (OSError, MemoryError) as error:  # no more files, or no memory
                 if not self._has_made_one:  # the first attempt: whoever makes the pool gets the error
                     steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
                     raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
@@ -91,7 +91,7 @@ class Lifecycle:
             return False
         try:
             self.fork_server = ForkServer(self._state.settings.plan.seats[0].threads)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if not self._failures:  # the first attempt: whoever makes the pool gets the error
                 raise
             self._failures += 1
@@ -133,7 +133,7 @@ class Lifecycle:
     def ready(self, worker: WorkerState, pid: int) -> None:
         worker.is_ready = True
         worker.handle.born(pid)  # the worker's own message may come before that of the fork server
-        self._early_deaths = 0
+        self._early_deaths, self._has_had_one = 0, True
         if worker.handle.is_orphan:
             self._watch_end(worker)
 
@@ -201,11 +201,11 @@ class Lifecycle:
         self._events.go_on(time.monotonic())
 
     def _replace(self, seat: Seat, death: Death, is_early: bool) -> None:
-        """Start another worker: at once, or after a pause where this one did not even get ready. Give up after three early exits, unless
-        another worker does its work: then it is this one's seat that nothing can be started on, and not the pool."""
+        """Start another worker: at once, or after a growing pause where this one did not even get ready. Give up after three early exits
+        where no worker ever got ready: where one did, it is this one's seat that nothing can be started on, or a want that may pass."""
         self._early_deaths = self._early_deaths + 1 if is_early else 0
         self._left_early = self._left_early + 1 if is_early and death.exit_code is not None and death.exit_code >= 0 else 0
-        if self._left_early >= _MAX_EARLY_DEATHS and not any(worker.is_ready for worker in self.workers.values()):
+        if self._left_early >= _MAX_EARLY_DEATHS and not self._has_had_one:
             self._state.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
             return
         now = time.monotonic()
