@@ -66,7 +66,7 @@ class Finding:
         return replace(self, severity=severity)
 
     def to_dict(self) -> dict[str, Any]:
-        """As verdict.json has it, in the order of the fields."""
+        """The finding as verdict.json holds it, in the order of the fields."""
         culprits, waiting = [vars(place) for place in self.culprits], [vars(wait) for wait in self.waiting]
         return {**vars(self), "culprits": culprits, "waiting": waiting, "next": list(self.next)}
 

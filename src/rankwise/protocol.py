@@ -52,7 +52,7 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
 
 
 def datatype_of(array: Array) -> str:
-    """Of what a model returned; empty where the protocol has no name for it."""
+    """The datatype of what a model returned; empty where the protocol has no name for it."""
     kind = array.dtype.kind
     if kind in "SUO":
         return "BYTES"
@@ -126,7 +126,7 @@ def _as_bytes(item: Any) -> bytes:
 
 
 def from_json(datatype: str, shape: tuple[int, ...], data: Any) -> Array:
-    """From nested or flat lists."""
+    """An array from nested or flat lists."""
     if datatype == "BF16":
         raise ValueError("BF16 can only be sent as binary data")
     if type(data) is not list:

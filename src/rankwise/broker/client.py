@@ -200,7 +200,7 @@ class Remote:
             _settle(waiting.future, None, error)
 
     def _expire(self) -> None:
-        """Where no worker says so, because there is none; also forgets what was cancelled here."""
+        """Settle what is past its deadline, since there may be no worker to do so; also forget what was cancelled here."""
         now = time.time()
         with self._lock:
             over = {key: it for key, it in self._waiting.items() if it.future.cancelled() or (it.deadline and now > it.deadline + _GRACE_S)}

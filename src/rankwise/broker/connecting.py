@@ -107,7 +107,7 @@ def body_of(message: Any) -> Body:
 
 
 def _kind(content_type: Any) -> Any:
-    """Without the character set that other languages like to add, where that is what JSON has anyway."""
+    """The content type without `; charset=utf-8`, which other languages like to add to JSON."""
     kind, _, more = content_type.partition(";") if isinstance(content_type, str) else (content_type, "", "")
     return kind.strip().lower() if more.replace(" ", "").lower() == "charset=utf-8" else content_type
 

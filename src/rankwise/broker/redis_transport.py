@@ -189,7 +189,7 @@ def redis_transport() -> Any:
             self._give_back(keys=_held(self._queue), args=tags)
 
         def _payload(self, item: bytes, queue: str, tag: str) -> dict[str, Any]:
-            """As kombu wants it."""
+            """The message as kombu wants it."""
             payload = _opened(item.removeprefix(b"!"))
             payload["properties"]["delivery_tag"] = tag
             payload["properties"]["delivery_info"] = {"exchange": "", "routing_key": queue, "redelivered": item.startswith(b"!")}

@@ -35,7 +35,7 @@ def raw_of(array: Array) -> memoryview:
 
 
 def read_array(datatype: Any, shape: Any, data: Any) -> Array:
-    """From raw bytes, base64 of them, or a list; its memory may be written to. Raises ValueError with what is wrong."""
+    """An array, which may be written to, from raw bytes, base64 or a list. Raises ValueError with what is wrong."""
     if not isinstance(datatype, str) or datatype not in DATATYPES:
         raise ValueError(f"there is no datatype {str(datatype)[:40]!r}, but {', '.join(DATATYPES)}")
     sizes = check_shape(shape)

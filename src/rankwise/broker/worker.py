@@ -256,7 +256,7 @@ class Worker:
                 message.ack()
 
     def _has_work(self) -> bool:
-        """Of its own: what others have claimed goes back to the broker."""
+        """Whether this worker has tasks of its own; what others have claimed goes back to the broker."""
         with self._lock:
             return bool(self._open > len(self._later) or self._answered)
 
@@ -363,7 +363,7 @@ def _answers(stored: bytes, job: Job) -> bool:
 
 
 def _fingerprint(request: Request) -> str:
-    """Of all that the answer depends on, however it was written: not of its deadline, nor of where large inputs lie."""
+    """A hash of all that the answer depends on: not of the deadline, nor of how or where the inputs were written."""
     found = hashlib.blake2b(repr((request.model, request.seed)).encode("utf-8", "surrogatepass"), digest_size=16)
     for array in request.inputs:
         raw = raw_of(array)

@@ -77,7 +77,7 @@ def _open_closed_streams() -> None:
 
 
 def _watcher(plan: RunPlan, folder: Path, job: RunningJob) -> Watch:
-    """Only now, beside the job's own start, what takes a while to load."""
+    """Make the watch. Its imports take a while, so they happen here, while the job itself starts."""
     from rankwise.cli.telling import Telling
     from rankwise.launch.watch import Watch
 
@@ -148,7 +148,7 @@ def _make_folder(plan: RunPlan) -> Path:
 
 
 def _make_default_folder(script: str) -> Path:
-    """In the working folder, or in the temporary one where that cannot be written: no reason not to run the job."""
+    """Make the run folder in the working folder, or in the temporary one where that cannot be written: the job runs anyway."""
     stem = re.sub(r"[^\w.-]", "_", os.path.splitext(os.path.basename(script))[0]) or "job"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem[:100]}"
     try:

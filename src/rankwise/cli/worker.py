@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 
 
 def _own_folder() -> Path:
-    """Not in /tmp, where others could put answers of their own in its place."""
+    """The user's cache folder; in /tmp others could put answers of their own in its place."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "results"
 
 

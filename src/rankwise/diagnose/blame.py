@@ -29,7 +29,7 @@ class Side:
 
     @classmethod
     def at(cls, ranks: list[int], state: RankState) -> Side:
-        """Where these ranks wait, as one of them does."""
+        """The side of ranks that all wait where one of them does."""
         return cls(ranks, state.op, state.stack, state.inside)
 
     @property

@@ -143,7 +143,7 @@ def _others_failed_before(job: JobEvidence, ended: Ended) -> bool:
 
 
 def _is_same_mistake(a: _RankEnd, b: _RankEnd) -> bool:
-    """The same mistake on several ranks: same exception, same line."""
+    """Whether two ranks made the same mistake: same exception, same line."""
     if a.rank == b.rank:
         return True
     if a.raised is None or b.raised is None:
@@ -198,7 +198,7 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
 
 
 def _origin_of(raised: Raised) -> str:
-    """Of an exception raised `from` another, as a library does that says which of its steps failed: the first one, which says why."""
+    """The last line of the first exception of a chain (`raise … from …`), which says why a step of a library failed."""
     for text in (raised.message, raised.text):
         first, chained, _ = text.partition(_DIRECT_CAUSE)
         lines = [line.strip() for line in first.splitlines() if line.strip() and not line.startswith(" ")]

@@ -184,7 +184,7 @@ def _differ_in_one_dimension(conflict: Conflict) -> bool:
 
 
 def _size_varies_at_line(job: JobEvidence, conflict: Conflict) -> bool:
-    """The same line was called with other sizes before: then the ranks may go over their tensors in another order."""
+    """Whether the line was called with other sizes before: then the ranks may go over their tensors in another order."""
     for rank in conflict.entries:
         log, calls = job.ranks[rank].collectives, job.ranks[rank].calls
         here = {e.what.sizes for e in log if log.stack_of(e) == conflict.stacks[rank]}
@@ -229,7 +229,7 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
 
 
 def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], divergences: list[Divergence | None]) -> Blame:
-    """By the strongest argument there is; where there is none, both sides are named."""
+    """Who is to blame, by the strongest argument there is; where there is none, both sides are named."""
     found = []
     for divergence, other in zip(divergences, sides[1:], strict=True):
         one = by_sync_off(job, book, sides[0], other) or by_sync_off(job, book, other, sides[0])

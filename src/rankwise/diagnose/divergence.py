@@ -103,7 +103,7 @@ def _answered(view: _View) -> tuple[set[Key], list[_Guarded]]:
 
 
 def _guarded_calls(view: _View, history: History, own: list[int], others: list[int]) -> dict[object, list[_Guarded]]:
-    """By operation, group and the path to the call, without the line in the function that has the condition."""
+    """The calls under a condition, by operation, group and the path to the call without the line of the condition."""
     world, ranks = view.job.world_size or len(view.job.ranks), sorted(view.job.ranks)
     found: dict[object, list[_Guarded]] = {}
     for call in history.calls:
@@ -276,7 +276,7 @@ def _is_a_pass_ahead(view: _View) -> bool:
 
 
 def _possible(view: _View, left: LeftLoops) -> list[Reason]:
-    """Without the ends of data that did not happen: what is counted tells that no loader ended on the others alone."""
+    """The reasons that remain possible: a count of batches may tell that no loader ended on the others alone."""
     batches, batches_other = view.counts("next_batch")
     rest = [reason for reason in left.reasons if reason.kind != "data"]
     if (batches or batches_other) and rest:

@@ -46,7 +46,7 @@ class History:
         return key_of(self.calls[i])
 
     def only(self, is_kept: Callable[[int, Call], bool]) -> History:
-        """With only some of its calls, chosen by number and call."""
+        """The same history with only the calls that `is_kept` chooses, by number and call."""
         kept = [(number, call) for number, call in zip(self.numbers, self.calls, strict=True) if is_kept(number, call)]
         return replace(self, calls=tuple(call for _, call in kept), numbers=tuple(number for number, _ in kept))
 
@@ -134,7 +134,7 @@ def _own_groups(evidence: RankEvidence, other: int) -> list[NewGroup]:
 
 
 def _without(history: History, evidence: RankEvidence, other: int, groups: set[str]) -> History:
-    """Without the calls of some groups, and of a model that DDP keeps in step among other ranks."""
+    """The history without the calls of some groups, and without those of a model that DDP keeps in step among other ranks."""
     wrapped = evidence.audit.wrappers
     is_apart = bool(wrapped) and not any(other in one.ranks or not one.ranks for one in wrapped)
     return history.only(lambda _, call: not (is_apart if call.op in WRAPPER_CALLS else call.group in groups))
@@ -167,7 +167,7 @@ def is_beside(call: Call) -> bool:
 
 
 def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
-    """Without the calls that another one makes on its own account, as all_gather_object does all_gather: same line, and within it."""
+    """The outermost calls only: all_gather_object itself calls all_gather, from the same line and within its own time."""
     around: Call | None = None
     for number, call in numbered:
         is_inner = around is not None and call.stack == around.stack and (around.is_open or call.started_ns < around.ended_ns)
@@ -247,7 +247,7 @@ def _trains(call: Call) -> bool:
 
 
 def _without_quiet_of_its_own(history: History, other: History) -> History:
-    """Without forwards that called no collective, from places the other rank never comes to: one rank's own evaluation keeps nobody waiting."""
+    """The history without forwards that called no collective, from places the other rank never reaches: nobody waits for those."""
     known = {key_of(call) for call in other.calls}
     return history.only(lambda number, call: number not in history.quiet or key_of(call) in known)
 

@@ -14,7 +14,7 @@ _MAX_SAID = 200
 
 
 def find_command_failure(job: JobEvidence) -> Finding | None:
-    """None while the command runs, where it ended well, and where there are ranks to speak of."""
+    """The finding for a command that failed before it had ranks; None while it runs, where it ended well, or had ranks."""
     if not job.exit_code or job.ranks or job.duplicates:
         return None
     text = job.log_tails.get("launcher", "")
@@ -30,7 +30,7 @@ def find_command_failure(job: JobEvidence) -> Finding | None:
 
 
 def _ended(code: int) -> str:
-    """As a shell says it: above 128 it was a signal."""
+    """How the command ended; an exit code above 128 stands for a signal, as in a shell."""
     try:
         return f"was ended by {signal.Signals(code - 128).name}"
     except ValueError:

@@ -73,7 +73,7 @@ def _beside_a_collective(job: JobEvidence, states: RankStates, book: SourceBook,
 
 
 def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: int, peer: int) -> tuple[list[int], str]:
-    """Of two ranks whose transfers do not fit: the one that left a loop the other is in, or did what it never did before; else both."""
+    """Which of two ranks whose transfers do not fit left a loop the other is in, or did what it never did before; else both."""
     if states[peer].kind == "ended":
         latest = latest_transfer(job.ranks[rank], states[rank].op, peer)
         answers = num_transfers(job.ranks[peer], "recv" if "send" in states[rank].op else "send", rank, latest.tag) if latest else 0

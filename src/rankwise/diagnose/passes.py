@@ -17,7 +17,7 @@ class Pass:
 
 
 def passes_of(evidence: RankEvidence) -> list[Pass]:
-    """In the order they began, as far as the ring still holds them."""
+    """The passes over data, in the order they began, as far as the ring still holds them."""
     found: list[Pass] = []
     for call in evidence.calls:
         if call.op == "pass_start":

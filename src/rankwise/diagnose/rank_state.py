@@ -208,7 +208,7 @@ def _in_call(rank: RankEvidence) -> RankState | None:
 
 
 def _waiting(rank: RankEvidence) -> RankState | None:
-    """In a collective, a send or a recv: by the recorder's pending entries, and by the calls that are open."""
+    """The state of a rank that is in a collective, a send or a recv: by the recorder's pending entries and the open calls."""
     open_calls = [call for call in rank.calls if call.is_open and not _is_helper_threads(rank, call)]
     innermost = open_calls[-1] if open_calls else None
     pending = _pending_of(rank)
@@ -291,7 +291,7 @@ def _in_p2p_wait(rank: RankEvidence) -> RankState | None:
 
 
 def _is_own_line(stack: Stack) -> bool:
-    """In a C function that the user's own line called, as wait() is."""
+    """Whether the rank is in a C function that the user's own line called, as wait() is."""
     return bool(stack) and stack[0] == user_frame(stack)
 
 

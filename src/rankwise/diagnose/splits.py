@@ -61,7 +61,7 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
 
 
 def _bad_rounds(job: JobEvidence) -> list[_Round]:
-    """In order of time: gloo goes on where a rank is sent less than it expects, so there may be several."""
+    """The rounds that do not fit, in order of time; several, because gloo goes on where a rank is sent less than it expects."""
     has_log = all(len(evidence.collectives) and not evidence.collectives.is_partial for evidence in job.ranks.values())
     if not has_log and any(evidence.num_forgotten for evidence in job.ranks.values()):
         return []  # our own numbers begin at the oldest call that is still known

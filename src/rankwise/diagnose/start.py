@@ -291,7 +291,7 @@ def _late_before_init(job: JobEvidence, states: RankStates, book: SourceBook, wa
 
 
 def _died_before_naming_rank(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
-    """As many processes failed before they said which rank they are as ranks are missing: then it is those."""
+    """As many processes failed before they named their rank as ranks are missing, so those are the missing ranks."""
     missing = _missing_ranks(job)
     failed = [helper for helper in job.launchers if helper.raised is not None and helper.ended is not None and not ended_well(helper.ended)]
     if not missing or len(failed) != len(missing):

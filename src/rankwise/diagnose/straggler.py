@@ -79,7 +79,7 @@ def slow_rank(job: JobEvidence) -> int | None:
 
 
 def _find_lag(arrivals: dict[int, dict[int, int]]) -> _Lag | None:
-    """Only collectives to which the ranks come one after the other tell: after the first of a step they all go on together."""
+    """Who comes last, by the collectives at which ranks arrive apart; after the first one of a step they arrive together."""
     shared = sorted(set.intersection(*(set(times) for times in arrivals.values())))[-200:]
     if len(shared) < _SLOTS:
         return None
@@ -126,7 +126,7 @@ def _per_step(total: Times, part: str) -> float:
 
 
 def _slow_part(job: JobEvidence, rank: int, late_s: float) -> str:
-    """In which part of a step the straggler is longer than the others; the backward, which is as long on all, where no other is."""
+    """The part of a step in which the straggler takes longer than the others; "backward" where no other part differs."""
     totals = {r: total for r, e in job.ranks.items() if (total := total_times(e.audit.times)) is not None}
     if rank not in totals or len(totals) < 2:
         return ""

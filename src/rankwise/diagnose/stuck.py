@@ -160,7 +160,7 @@ class _Look:
         return os.path.basename(self.frames[0].file) if self.frames else ""
 
     def is_at(self, pattern: re.Pattern[str]) -> bool:
-        """In a C function that the user's own line called, if the line looks so."""
+        """Whether the rank is in a C function that the user's own line called, and that line matches."""
         return self.here is not None and self.frames[0] == self.here and pattern.search(self.text) is not None
 
 

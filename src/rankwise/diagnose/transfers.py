@@ -24,7 +24,7 @@ def latest_transfer(evidence: RankEvidence, op: str, peer: int | None) -> Call |
 
 
 def unanswered_transfer(job: JobEvidence, rank: int) -> Call | None:
-    """Of the sends and receives a rank has just begun (a batch, say), the one that the other side has no part in; receives first."""
+    """The send or receive that a rank has just begun and the other side has not answered; receives first."""
     latest = []
     for call in reversed(job.ranks[rank].calls):
         if call.op not in ASYNC_P2P:

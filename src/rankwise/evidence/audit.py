@@ -312,7 +312,7 @@ class AuditLog:
             del kept[_MOST // 2]
 
     def frozen(self, sites: dict[int, Stack], randoms: list[RandomUsed]) -> Audit:
-        """With the places that are mentioned, and what the DataLoader workers of the rank told."""
+        """The finished record, with the places it mentions and what the rank's DataLoader workers reported."""
         records: dict[str, Any] = {name: tuple(kept) for name, kept in self._records.items()}
         records["randoms"] += tuple(randoms)
         return Audit(sites={site: sites[site] for site in _sites_in(records) if site in sites}, **records)

@@ -86,7 +86,7 @@ def _slot_of(entry: dict[str, Any]) -> tuple[str, Any, Any]:
 
 
 def log_from_calls(calls: tuple[Call, ...]) -> CollectiveLog:
-    """Where torch's record is not to be had: the collectives the user called from Python, numbered by us."""
+    """A log made of the collectives the user called from Python, numbered by us, for a rank without torch's record."""
     log = CollectiveLog(is_partial=True)
     numbers: dict[str, int] = {}
     for call in calls:

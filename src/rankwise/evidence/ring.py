@@ -77,7 +77,7 @@ def read_ring(path: Path, journal: Journal, is_brief: bool = False) -> RingView 
 
 
 def _read_splits(data: bytes, first: int) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """By number of the call: how much an all_to_all sends to each rank of its group, and expects from each."""
+    """How much each all_to_all sends to every rank of its group, and expects from it, by number of the call."""
     found = {}
     for offset in range(first, min(len(data) - _SPLITS.size, first + (_NUM_SPLITS - 1) * _SPLITS.size) + 1, _SPLITS.size):
         number, num, *counts = _SPLITS.unpack_from(data, offset)

@@ -31,7 +31,7 @@ class Faults:
         self._say: Callable[[str], None] = lambda text: None
 
     def tell_to(self, say: Callable[[str], None]) -> None:
-        """From now on a step that fails for the first time is said at once, in one line."""
+        """From now on, tell of each step that fails for the first time, in one line."""
         self._say = say
 
     @contextlib.contextmanager

@@ -113,7 +113,7 @@ class RunningJob:
 
 
 def _kill_children() -> None:
-    """In the guardian's place: until nothing is left that was adopted from it."""
+    """Kill adopted processes until none is left, in place of a guardian that is gone."""
     import psutil
 
     deadline = time.monotonic() + 20

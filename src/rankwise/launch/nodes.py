@@ -239,7 +239,7 @@ class SeveralNodes(OneNode):
     # -- asking ---------------------------------------------------------------------------------------------------------------
 
     def can_ask(self) -> bool:
-        """Also not once all ranks here have ended: nothing hangs any more, and the launcher on its way out is left in peace."""
+        """False also once all ranks here have ended: nothing hangs any more."""
         return self._asked is None and not self._have_ranks_ended()
 
     def _have_ranks_ended(self) -> bool:

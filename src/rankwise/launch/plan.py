@@ -153,7 +153,7 @@ def _plan_torchrun(own: dict[str, str], torchrun: list[str], options: dict[str, 
 
 
 def _given(options: dict[str, str], name: str, default: str) -> str:
-    """As torchrun reads it: the option, or else its variable PET_…"""
+    """The value as torchrun reads it: the option, or else its variable PET_…."""
     return options.get(name) or os.environ.get(f"PET_{name[2:].replace('-', '_').upper()}") or default
 
 

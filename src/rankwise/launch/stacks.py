@@ -57,7 +57,7 @@ class StackReader:
         return found
 
     def peek(self, pid: int) -> tuple[Thread, ...]:
-        """Where a rank is that runs: with py-spy or not at all."""
+        """The stacks of a rank that is running; only py-spy is asked, which does not disturb it."""
         return () if pid in self._slow else self._with_py_spy(pid)
 
     def _read_one(self, pid: int) -> None:

@@ -96,7 +96,7 @@ class Relay:
             return self.facts, self.snapshot, self.verdict
 
     def wait(self, serial: int) -> None:
-        """Until the next look is due, or the watcher has news."""
+        """Wait until the next look is due, or the watcher has news."""
         with self._changed:
             if self.facts.get("serial", 0) == serial:
                 self._changed.wait(poll_interval_s(self.top))

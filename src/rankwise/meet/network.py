@@ -46,7 +46,7 @@ def resolve(name: str, timeout_s: float = _RESOLVE_S) -> Resolved:
 
 
 def interfaces() -> list[Interface]:
-    """In the kernel's order, which is the order NCCL tries them in."""
+    """The interfaces in the kernel's order, which is the order in which NCCL tries them."""
     addresses, stats = psutil.net_if_addrs(), psutil.net_if_stats()
     found = []
     for _, name in socket.if_nameindex():

@@ -57,11 +57,11 @@ class Address:
         return PurePosixPath(self.path).suffix
 
     def beside(self, name: str) -> str:
-        """Of another file in the same folder, its path there."""
+        """The path of another file in the same folder."""
         return str(PurePosixPath(self.path).parent / name)
 
     def below(self, name: str) -> str:
-        """Of a file in this folder, its address."""
+        """The address of a file in this folder."""
         return f"{self._shown.rstrip('/')}/{quote(name)}{self.uri[len(self._shown) :]}"
 
     def info(self) -> Any:
@@ -78,13 +78,13 @@ class Address:
         return bool(self.info().type == pafs.FileType.Directory)
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Of all files below this folder: the name from here, with size and time of change."""
+        """All files below this folder: the relative name, and size and time of change."""
         for info in self.system.get_file_info(pafs.FileSelector(self.path, recursive=True)):
             if info.type == pafs.FileType.File:
                 yield str(PurePosixPath(info.path).relative_to(self.path)), f"{info.size} {info.mtime_ns}"
 
     def open_arrow(self) -> Any:
-        """As pyarrow's own readers take it: seekable, and only what is asked for is fetched."""
+        """An open file for pyarrow's readers: seekable, and it fetches only what is read."""
         return self.system.open_input_file(self.path)
 
     def open(self, mode: str = "rb") -> BinaryIO:
@@ -153,7 +153,7 @@ def _with_patience(root: str) -> str:
 
 
 def _with_azure_key(system: Any) -> Any:
-    """The same account with the key from the environment, which pyarrow does not look for: there it knows only identities."""
+    """The same account, with the key from the environment; pyarrow itself looks only for identities there."""
     key = _azure_key() if system.type_name == "abfs" else ""
     if not key:
         return system
@@ -162,7 +162,7 @@ def _with_azure_key(system: Any) -> Any:
 
 
 def _azure_key() -> str:
-    """As Azure's own tools are given it."""
+    """The key, from the variables that Azure's own tools read."""
     parts = (part.partition("=") for part in os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";"))
     named = {name.strip(): value.strip() for name, _, value in parts}
     return os.environ.get("AZURE_STORAGE_KEY") or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or named.get("AccountKey", "")

@@ -29,7 +29,7 @@ def first_rows(parts: Parts) -> dict[str, Array]:
 
 
 def write_column(file: BinaryIO, parts: Iterable[Results], name: str, like: Array) -> None:
-    """With the failed rows filled in."""
+    """Write one column, with failed rows filled in."""
     for results in parts:
         whole = np.full((results.length, *like.shape), np.nan if like.dtype.kind in "fc" else 0, like.dtype)
         if len(results.rows):

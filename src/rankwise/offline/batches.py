@@ -40,7 +40,7 @@ class Selection:
     keep: tuple[str, ...] = ()
 
     def of(self, names: list[str], where: str) -> Chosen:
-        """Both lists, for a file that has these columns; UsageError for one it has not, or has twice."""
+        """The chosen columns of a file that has these; UsageError for a column that it lacks or has twice."""
         wanted = list(self.columns) or [name for name in names if name not in self.keep]
         if len(set(self.columns)) < len(self.columns):
             raise UsageError("a column is named twice", why=", ".join(self.columns), next=("name each column of the model once",))
@@ -74,12 +74,12 @@ class Selection:
 
 
 def taken(columns: dict[str, Column], rows: Sequence[int]) -> dict[str, Column]:
-    """Only these rows of all columns."""
+    """These rows of all columns."""
     return {name: _taken(column, rows) for name, column in columns.items()}
 
 
 def is_arrow(column: Column) -> bool:
-    """Without importing pyarrow: a caller that has such an array has imported it."""
+    """Whether it is an Arrow array. Does not import pyarrow: a caller that has such an array has done so."""
     return hasattr(column, "to_pylist")
 
 

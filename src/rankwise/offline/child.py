@@ -277,7 +277,7 @@ def _takes_indices(model: Any) -> bool:
 
 
 def _is_about_indices(error: Exception) -> bool:
-    """By what torch says where floating point is given for indices. What a model says of its numbers must not make integers of them."""
+    """Whether the error is what torch says where indices are floating point, as far as its text tells."""
     return any(word in str(error) for word in ("indices", "index"))
 
 

@@ -91,7 +91,7 @@ def _length(dataset: Any) -> int:
 
 
 def _is_of_torch(dataset: Any, name: str) -> bool:
-    """Without importing torch: a caller that has such an object has imported it."""
+    """Whether it is torch's class of that name. Does not import torch: a caller that has such an object has done so."""
     module = sys.modules.get("torch.utils.data")
     return module is not None and isinstance(dataset, getattr(module, name))
 

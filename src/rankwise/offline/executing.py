@@ -207,7 +207,7 @@ def _readable(batch: Batch) -> tuple[dict[str, Any], Rows]:
 
 
 def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
-    """From row numbers within what was run to row numbers of the input."""
+    """The results with row numbers of the input instead of row numbers within the batch."""
     is_whole = len(rows) == batch.length and outcome["spans"] == [[0, batch.length]]
     worked = range(batch.length) if is_whole else [row for begin, end in outcome["spans"] for row in rows[begin:end]]
     pieces = [(piece, len(next(iter(piece.values())))) for piece in outcome["pieces"]]
@@ -229,7 +229,7 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Of the columns that are kept and those that the model returns: UsageError where the output could not tell two apart."""
+    """Raise UsageError where a kept column and one that the model returns have the same name."""
     if "row" in names:
         why = "the output has one of its own, the number of the row in the input"
         raise UsageError("a column 'row' cannot be kept, nor returned by the model", why=why, next=("give it another name",))

@@ -55,14 +55,14 @@ class Format:
 
 
 def format_to_read(path: Place) -> Format:
-    """By the suffix; UsageError for one that nothing reads. A folder is one whatever its name."""
+    """The format by the path's suffix; UsageError for one that nothing reads. A folder is a folder whatever its name."""
     if path.is_dir():
         return _by_suffix()[""]
     return _format_of(path, "reader", path.suffix.lower() or "no suffix")
 
 
 def format_to_write(path: Place) -> Format:
-    """By the suffix; without one it is a folder."""
+    """The format by the path's suffix; a path without one is a folder."""
     return _format_of(path, "writer", path.suffix.lower())
 
 

@@ -129,7 +129,7 @@ def _all_rows(rows: torch.Tensor, sizes: list[int], shape: tuple[int, ...], dtyp
 
 
 def _bytes(rows: torch.Tensor) -> torch.Tensor:
-    """The same memory: gloo does not know every dtype."""
+    """The same memory as bytes: gloo does not know every dtype."""
     return rows.reshape(-1).view(torch.uint8)
 
 

@@ -113,7 +113,7 @@ _GROWING = (".csv", ".tsv", ".jsonl", ".ndjson")  # a line more at the end chang
 
 
 def was_rewritten(known: dict[str, Any]) -> bool:
-    """Whether a file of this machine is not what it was; one that is gone is still being read."""
+    """Whether a file of this machine has changed. One that was removed counts as unchanged: it is still being read."""
     if "changed_ns" not in known:
         return False
     path = Path(known["path"])
@@ -134,7 +134,7 @@ def _begins_with(path: Path, known: dict[str, Any]) -> bool:
 
 
 def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:
-    """The same over these files in it."""
+    """The identity of a folder: that of these files in it."""
     if isinstance(folder, Address):
         path, known = str(folder), dict(folder.files())
     else:

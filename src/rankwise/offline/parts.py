@@ -101,7 +101,7 @@ def write_part(path: Path, part: Part) -> dict[str, int]:
 
 
 def _record_batch(results: Results) -> tuple[Any, dict[str, Any]]:
-    """With its head, which says what Arrow has no place for."""
+    """The record batch and its head, which holds what Arrow has no place for."""
     encoded = list(map(encode, results.columns.values()))
     head = {name: value for name, value in vars(results).items() if name not in ("rows", "columns")}
     arrays = [pa.array(results.rows), *(array for array, _ in encoded)]
@@ -130,7 +130,7 @@ def read_part(path: Path) -> Iterator[Results]:
 
 
 def column_names(parts: Iterable[Results]) -> list[str]:
-    """Of all results, each where it first appears."""
+    """The names of all columns, in the order in which they first appear."""
     return list(dict.fromkeys(name for results in parts for name in results.columns))
 
 

@@ -238,11 +238,11 @@ class _Job:
         return Choice(1, f"rows depend on each other: {reason}")
 
     def _first_rows(self) -> str | None:
-        """Of an input that has no path, size and time to be known by."""
+        """A hash of the first rows, for an input that has no path, size and time to be known by."""
         return None if self._source.is_recognisable else first_rows_digest(self._source)
 
     def _compute(self, executor: Executor, batch: int) -> None:
-        """From the first row that is not done to the last, a part every few seconds."""
+        """Compute from the first row that is not done to the last; write a part every few seconds."""
         part = Part()
         has_worked = False
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
@@ -271,14 +271,14 @@ class _Job:
         self._space.add(part, part.results[-1].position)
 
     def _total(self, done: int, position: int | None) -> int | None:
-        """Where nobody has counted the rows of a file: as many as there would be if all were as long as those so far."""
+        """The number of rows; estimated from the bytes read so far where the file's rows have not been counted."""
         size = self._source.identity.get("bytes")
         if self._source.total is not None or not position or not size:
             return self._source.total
         return max(done, int(float(f"{done * size / position:.3g}")))
 
     def _check_errors(self, failed: int) -> None:
-        """Also before anything runs: what failed in an earlier run counts."""
+        """Stop if too many rows failed. Rows that failed in an earlier run count, so this is asked before anything runs too."""
         if failed <= self._most_failed:
             return
         errors = islice((error for results in self._space.results() for error in results.errors), 5)

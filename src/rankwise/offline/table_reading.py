@@ -71,7 +71,7 @@ def _rebatched(tables: Iterator[Any], size: int) -> Iterator[Any]:
 
 
 def _own(column: Any) -> Any:
-    """Without the rows beside it: of a slice, Arrow would store bits of its neighbours, and these depend on where reading began."""
+    """A copy of a slice without its neighbours, whose bits Arrow would store as well; they depend on where reading began."""
     is_bare = pa.types.is_primitive(column.type) and not pa.types.is_boolean(column.type) and not column.null_count
     return column if is_bare else column.take(pa.array(np.arange(len(column))))
 
@@ -101,7 +101,7 @@ def _is_readable(value: Any) -> bool:
 
 
 def plain(column: Any) -> Any:
-    """The same values in the usual layout: dictionaries, runs and views are ways to store them, and not all can be picked from."""
+    """The same values in Arrow's plain layout, instead of as dictionaries, runs or views."""
     if is_number(column.type):
         return column
     if pa.types.is_dictionary(column.type):

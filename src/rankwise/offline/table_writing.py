@@ -127,7 +127,7 @@ def _table(batches: list[Any], schema: Any) -> Any:
 
 
 def _record_batches(results: Results, types: Types, schema: Any) -> Iterator[tuple[Any, int]]:
-    """With what each takes."""
+    """The record batches and the bytes of each."""
     count = len(results.rows)
     arrays = [pa.array(results.rows)]
     for (name, kind), field in zip(types.items(), list(schema)[1:]):

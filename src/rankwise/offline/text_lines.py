@@ -60,7 +60,7 @@ class LinesSource(Source):
         return lines_of(self._path, position, self.identity["bytes"])
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
-        """From this byte on, each row and the byte behind it."""
+        """The rows from this byte on, each with the byte behind it."""
         raise NotImplementedError
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:

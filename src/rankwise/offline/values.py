@@ -122,7 +122,7 @@ def named_parts(value: Any) -> Mapping[Any, Any] | None:
 
 
 def by_text(named: Mapping[Any, Any]) -> dict[str, Any]:
-    """The same under texts; TypeError where two names are the same text, 1 and "1": one would take the place of the other."""
+    """The same values under names as text; TypeError where two names are the same text, as 1 and "1" are."""
     found = {str(name): item for name, item in named.items()}
     if len(found) < len(named):
         twice = next(text for text in found if sum(str(name) == text for name in named) > 1)

@@ -70,7 +70,7 @@ class Workspace:
         self._append(what)
 
     def begin_again(self, **what: Any) -> None:
-        """Nothing of what was done can be used, but this is known now."""
+        """Discard what was done, since none of it can be used, and note what is known now."""
         self._journal.keep(1)
         self._append(what)
         self._drop_unfinished()
@@ -85,7 +85,7 @@ class Workspace:
 
     @property
     def position(self) -> int | None:
-        """Where the reader stood behind the last part, where readers say so."""
+        """The reader's position behind the last part; None for readers without positions."""
         return self._parts[-1]["position"] if self._parts else None
 
     def add(self, part: Part, position: int | None) -> None:
@@ -102,7 +102,7 @@ class Workspace:
         self._append({"placing": _stamp(complete)})
 
     def results(self) -> Iterator[Results]:
-        """Of all batches, in order, one at a time."""
+        """The results of all batches, in order, one at a time."""
         return chain.from_iterable(read_part(self._part(record["part"])) for record in self._parts)
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ def read_marker(output: Path) -> dict[str, Any]:
 
 
 def holds_what_was_written(output: Path, marker: dict[str, Any]) -> bool:
-    """By its size, or the names of what is in it."""
+    """Whether the output is still what was written, by its size, or the names of the files in it."""
     return bool(marker.get("bytes") == output.stat().st_size and marker.get("names") == names_in(output))
 
 

@@ -78,7 +78,7 @@ def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """Of an array that is to be made: whole numbers from 0 on."""
+    """The shape of a new array as a tuple; raises for anything but whole numbers from 0 on."""
     try:
         found = tuple([size.__index__() for size in (tuple(shape) if isinstance(shape, Iterable) else (shape,))])
     except AttributeError:
@@ -172,7 +172,7 @@ def states_of(models: dict[str, Model], gpus: tuple[str, ...], first: int = 0) -
 
 
 def _device_of(name: str, model: Model, gpus: tuple[str, ...]) -> str:
-    """Where it may run: "cpu", "cuda" for any GPU, or one of them by the name that a worker is given it by."""
+    """Where the model may run: "cpu", "cuda" for any GPU, or the name under which a worker gets one of them."""
     kind, _, number = model.device.partition(":")
     if kind == "auto":
         return "cuda" if gpus else "cpu"

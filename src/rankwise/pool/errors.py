@@ -218,7 +218,7 @@ class Death:
 
     @property
     def is_kill(self) -> bool:
-        """By SIGKILL, which any process may send; or in an unknown way, which proves as little."""
+        """Whether the worker died by SIGKILL, which any process may send, or in an unknown way, which proves as little."""
         return self.exit_code in (None, -signal.SIGKILL) and not self.stopped  # then the signal was ours
 
 

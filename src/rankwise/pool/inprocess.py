@@ -143,7 +143,7 @@ class InProcess:
         return torch.empty(shape, dtype=getattr(torch, dtype)) if as_tensor else np.empty(shape, dtype)
 
     def stats(self) -> dict[str, Any]:
-        """As a pool with workers tells it; nothing waits here, and there are no lanes."""
+        """The statistics in the form of a pool with workers; nothing waits here, and there are no lanes."""
         lanes = {"inputs_used_bytes": 0, "inputs_bytes": 0}
         none = {"queued": 0, "running": 0, "max_batch": 1, "batch_cost_s": None}
         models = {}

@@ -58,7 +58,7 @@ class Result:
 
 @cache
 def all_checks() -> tuple[Check, ...]:
-    """In the order of the groups, by name within each."""
+    """All checks, in the order of the groups, by name within each."""
     package = importlib.import_module("rankwise.preflight.checks")
     names = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")]
     checks = [_load(name) for name in names]

@@ -106,7 +106,7 @@ class Here:
         return self.deadline - time.monotonic()
 
     def patience_s(self) -> float:
-        """For one look: half of what is left, so that a host that is stuck leaves the others time to measure."""
+        """The seconds for one look: half of what is left, so that a host that is stuck leaves the others time to measure."""
         return max(0.0, self.seconds_left() / 2)
 
     @cached_property

@@ -11,7 +11,7 @@ from rankwise import cgroups
 
 
 def memory_limits() -> dict[str, tuple[int, int]]:
-    """By what sets it: the limit in bytes, and what is left below it."""
+    """The memory limits, by what sets each: the limit in bytes, and what is left below it."""
     machine = psutil.virtual_memory()
     found = {"machine": (machine.total, machine.available)}
     groups = [(limit, max(0, limit - used)) for limit, used in cgroups.memory_limits()]

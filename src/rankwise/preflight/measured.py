@@ -37,7 +37,7 @@ def find_bad_links(
 
 
 def rate_of(facts: Facts) -> float:
-    """Of the slower direction."""
+    """The rate of the slower direction."""
     return float(min(facts["up"], facts["down"]))
 
 

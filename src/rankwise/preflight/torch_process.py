@@ -68,7 +68,7 @@ class TorchProcess:
             process.wait()
 
     def _read(self, process: subprocess.Popen[bytes], answers: dict[str, Any]) -> dict[str, Any]:
-        """Until it is done with a command; in a thread, as it may take any time."""
+        """Read answers until the process is done with a command; runs in a thread, as it may take any time."""
         assert process.stdout is not None
         while "done" not in answers:
             line = process.stdout.readline()

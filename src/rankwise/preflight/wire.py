@@ -73,7 +73,7 @@ def receive_exactly(sock: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def accept_all(listener: socket.socket, slots: threading.Semaphore, serve: Callable[[socket.socket, str], None]) -> None:
-    """Until the listener is closed, in threads: `serve` gets each connection with its address; one without a slot is closed."""
+    """Give each connection and its address to `serve`, in a thread, until the listener is closed; without a free slot it is closed."""
 
     def serve_one(sock: socket.socket, address: str) -> None:
         try:

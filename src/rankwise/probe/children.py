@@ -20,7 +20,7 @@ _handled_before: BaseException | None = None
 
 
 def watch_start(module: ModuleType) -> None:
-    """In every child that multiprocessing starts, whatever its class does."""
+    """Begin to record in every child that multiprocessing starts, whatever its class does."""
     module.BaseProcess._bootstrap = hooks.wrap(module.BaseProcess._bootstrap, hooks.guarded(_begin))
 
 

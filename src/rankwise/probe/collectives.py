@@ -155,7 +155,7 @@ def _group_name(group: Any) -> str:
 
 
 def _whole(value: Any, variable: str) -> int | None:
-    """As torch reads it: the argument if it was given, else the environment."""
+    """The number as torch reads it: the argument if it was given, else the environment."""
     if isinstance(value, int) and value >= 0:
         return value
     text = os.environ.get(variable, "")

@@ -44,7 +44,7 @@ def write(what: str, /, **facts: Any) -> None:
 
 
 def _path() -> str:
-    """Of this process's own file; a forked child writes one of its own."""
+    """The path of this process's own file; a forked child writes one of its own."""
     return f"{process.live}/p-{os.getpid()}.jsonl"
 
 
@@ -71,7 +71,7 @@ def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    """As `json.dumps(value, default=str)`: importing `json` costs a process without torch more than the rest of the probe."""
+    """What `json.dumps(value, default=str)` returns; importing `json` costs a process without torch more than the rest of the probe."""
     if isinstance(value, str):
         return _quoted(value)
     if value is None or value is True or value is False:

@@ -9,19 +9,19 @@ Splits = tuple[list[int], list[int]]  # by rank of the group: sent to it, expect
 
 
 def of_lists(received: Sequence[Any], sent: Sequence[Any], *_: Any, **__: Any) -> Splits:
-    """Of `all_to_all(output_tensor_list, input_tensor_list)`."""
+    """The splits of `all_to_all(output_tensor_list, input_tensor_list)`."""
     return [tensor.numel() for tensor in sent], [tensor.numel() for tensor in received]
 
 
 def of_one(
     output: Any, input: Any, output_split_sizes: Any = None, input_split_sizes: Any = None, group: Any = None, *_: Any, **__: Any
 ) -> Splits:
-    """Of `all_to_all_single`; without split sizes a tensor is dealt in equal parts."""
+    """The splits of `all_to_all_single`; without split sizes a tensor is dealt in equal parts."""
     return _parts(input, input_split_sizes, group), _parts(output, output_split_sizes, group)
 
 
 def of_functional(self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, *_: Any, **__: Any) -> Splits:
-    """Of the functional `all_to_all_single`, which makes its output by itself: rows as wide as those of the input."""
+    """The splits of the functional `all_to_all_single`, which makes its output itself, with rows as wide as those of the input."""
     sent = _parts(self, input_split_sizes, group)
     return sent, [rows * _width(self) for rows in output_split_sizes] if output_split_sizes else sent
 

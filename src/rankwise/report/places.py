@@ -34,7 +34,7 @@ def where_lines(finding: Finding) -> list[WhereLine]:
 
 
 def short_ranks(ranks: Iterable[int], max_runs: int = _MAX_RUNS) -> str:
-    """As `ranks_text`, but never longer than `max_runs` runs: `ranks 1, 3, 5 and 2045 more`."""
+    """The text of `ranks_text`, cut after `max_runs` runs: `ranks 1, 3, 5 and 2045 more`."""
     ordered = sorted(set(ranks))
     num_runs = 0
     for i, rank in enumerate(ordered):
@@ -62,7 +62,7 @@ def _culprit_line(places: list[Place]) -> WhereLine:
 
 
 def _line(things: Sequence[Place | Wait], more: str = "", *, is_culprit: bool = False, op: str = "") -> WhereLine:
-    """Of ranks at one place; whether a rank is known is the same for all of them."""
+    """The line for ranks at one place; either all of their ranks are known, or none."""
     first, ranks = things[0], tuple(sorted({thing.rank for thing in things if thing.rank is not None}))
     who = short_ranks(ranks) if ranks else "a rank that could not be identified"
     place = one_line(where(first.file, first.line, first.function), 300) if first.file else ""

@@ -46,7 +46,7 @@ def verdict_text(verdict: dict[str, Any], *, folder: str | os.PathLike[str] | No
 
 
 def short_verdict_text(verdict: dict[str, Any], findings: Iterable[Finding], *, colour: bool, width: int) -> str:
-    """For what was told in full before: these findings in a line each, and how the job stands."""
+    """A short form for what was told in full before: these findings in a line each, and how the job stands."""
     width = _fitting(width)
     lines = [line for finding in findings for line in _headline(finding, width)]
     return _rendered([*lines, *_wrapped(_outcome_line(verdict), width, indent=4)], colour)

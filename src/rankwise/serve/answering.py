@@ -80,7 +80,7 @@ class Answering:
     def unload(self) -> None: ...
 
     def discard(self) -> None:
-        """It was removed from the catalogue: free what it holds."""
+        """Free what it holds, after it was removed from the catalogue."""
 
     def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
         """How often batches of each size ran, by the pool's counters."""

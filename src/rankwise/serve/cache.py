@@ -29,7 +29,7 @@ class Cache:
         return list(found[1])
 
     def keep(self, key: Key, outputs: list[Output], generation: int) -> None:
-        """Not where the model has been loaded anew since it was asked."""
+        """Keep the answer, unless the model has been loaded anew since it was asked."""
         size = _EACH + sum([len(to_raw(array, datatype)) for _, datatype, array in outputs])
         if generation != self.generation or key in self._kept or size > self._most:
             return

@@ -47,7 +47,7 @@ class Catalogue:
         model.follow = shadow.follow if name else None
 
     def find_named(self, text: str) -> Answering:
-        """By NAME or NAME:VERSION, as MODELS.toml has it."""
+        """The model NAME or NAME:VERSION, as MODELS.toml writes it."""
         name, _, version = text.rpartition(":")
         return self.find(text) if text in self.by_name else self.find(name, version)
 
@@ -142,7 +142,7 @@ class Catalogue:
         }
 
     def config(self, name: str, version: str = "") -> dict[str, Any]:
-        """As Triton has it: where rows are batched, the dimensions do not say how many there are."""
+        """The model's configuration in Triton's form, where the dimensions of batched models leave out the batch."""
         model = self.find(name, version)
         is_batched = model.max_batch > 1 and all(spec.shape[:1] == (-1,) for spec in (*model.inputs, *model.outputs))
         config: dict[str, Any] = {
@@ -191,7 +191,7 @@ class Shadow:
 
 
 def is_same(first: list[Output], second: list[Output]) -> bool:
-    """To the bit; names and types as well."""
+    """Whether two answers are equal to the bit, names and types as well."""
     if [(name, kind, array.shape) for name, kind, array in first] != [(name, kind, array.shape) for name, kind, array in second]:
         return False
     return all(bytes(to_raw(a, kind)) == bytes(to_raw(b, kind)) for (_, kind, a), (_, _, b) in zip(first, second))

@@ -37,7 +37,7 @@ class InferRequest:
         return min([*deadlines, _LONGEST_S]) if deadlines else None
 
     def priority(self) -> int:
-        """As the pool has it: higher first."""
+        """The priority in the pool's order: higher first."""
         priority = self.parameters.get("priority", 0)
         if type(priority) is not int or not 0 <= priority < 1 << 32:
             raise RequestError("the parameter priority has to be a whole number, 1 for the most urgent")

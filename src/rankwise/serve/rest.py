@@ -145,7 +145,7 @@ def as_written(answer: InferResponse, wanted: Wanted) -> HttpResponse:
 
 
 async def written(answer: InferResponse, wanted: Wanted, accepts: str) -> HttpResponse:
-    """The same, compressed where the client's Accept-Encoding allows it."""
+    """The answer as an HTTP response, compressed where the client's Accept-Encoding asks for it."""
     response, encoding = as_written(answer, wanted), _wanted_encoding(accepts)
     if encoding and response.length >= _LEAST:
         parts = response.parts

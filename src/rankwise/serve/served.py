@@ -81,7 +81,7 @@ class Served(Answering):
         self.state, self.reason = "UNAVAILABLE", "unloaded"
 
     def discard(self) -> None:
-        """It was removed from the catalogue: take it out of the pool."""
+        """Take the model out of the pool, after it was removed from the catalogue."""
         self.state, self.reason = "UNAVAILABLE", "unloaded"
         if self._threads is None:
             self._pool.remove(self.key)
@@ -89,7 +89,7 @@ class Served(Answering):
             self._threads.submit(self._pool.remove, self.key)  # after what was asked before
 
     async def _learn_outputs(self) -> None:
-        """Where no outputs are declared: the model is run on zeros with two batch sizes, and the dimensions that differ are free."""
+        """Find out outputs that are not declared: run the model on zeros with two batch sizes; dimensions that differ are free."""
         if self.outputs or not self.inputs or any(spec.datatype == "BYTES" for spec in self.inputs):
             return
         before = self.batches(self.numbers())
@@ -103,7 +103,7 @@ class Served(Answering):
         return dict(self._pool.stats()["models"][self.key])
 
     def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
-        """Without the batches that the server itself ran to find out the outputs."""
+        """The batches so far, without those that the server itself ran to find out the outputs."""
         return subtracted(numbers["batches"], self.trial_batches) if numbers is not None else {}
 
     async def _ask_with_zeros(self) -> None:

@@ -171,7 +171,7 @@ class Server:
 
 
 async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio.Event | None = None) -> None:
-    """Until SIGTERM or SIGINT, or until `ended` is set; a second signal ends the drain."""
+    """Serve until SIGTERM or SIGINT, or until `ended` is set; a second signal ends the drain."""
     ended = ended or asyncio.Event()
     loop = asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():

@@ -42,7 +42,7 @@ def check_gradients(assembly: Assembly, model: torch.nn.Module, visit: int) -> N
 
 
 def _compare(assembly: Assembly, stage: Stage, visit: int, described: Described, judge: Any) -> None:
-    """Only digests travel while all is well; where they differ, one rank of the many and one of the few show all they have."""
+    """Compare digests between all ranks; where they differ, one rank of the many and one of the few send everything."""
     text = json.dumps(described)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     notes = assembly.pass_stage(stage, stage.limit_s or 300.0, note=digest, visit=visit)["notes"]
@@ -84,7 +84,7 @@ def find_different_gradients(many: int, theirs: Described, few: int, own: Descri
 
 
 def digest_of(tensor: torch.Tensor) -> str:
-    """The same for the same bits, wherever the tensor is."""
+    """A digest of the tensor's bits; the device it is on makes no difference."""
     flat = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
     data = flat.contiguous().cpu().reshape(-1).view(torch.uint8)
     return hashlib.blake2b(data.numpy().tobytes(), digest_size=8).hexdigest()

@@ -43,13 +43,13 @@ def connect_backend(assembly: Assembly, info: RankInfo, device: torch.device, co
 
 
 def use_device(device: torch.device) -> None:
-    """In every thread anew: CUDA's current device is the thread's own, and the first GPU if nobody says otherwise."""
+    """Make this the thread's current device; CUDA keeps one for each thread, which is the first GPU until it is set."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def _together(assembly: Assembly, stage: Stage, task: Task[None], info: RankInfo) -> None:
-    """Until all are through; where it takes too long or fails, the ranks first find out who cannot reach whom."""
+    """Run a task that all ranks take part in; where it fails or takes too long, find out who cannot reach whom."""
     mesh = Mesh(assembly, info, stage)
 
     def is_done() -> bool:
@@ -83,7 +83,7 @@ def _failed(stage: Stage, info: RankInfo, error: BaseException) -> Finding:
 
 
 def _set_timeout(collective_timeout_s: float | None, store: Store) -> None:
-    """From here on the user's timeout counts, torch's own default if there is none."""
+    """Set the user's timeout, or torch's default, for all collectives from here on."""
     is_nccl = "nccl" in str(dist.get_backend())
     c10d: Any = distributed_c10d
     default = c10d.default_pg_nccl_timeout if is_nccl else c10d.default_pg_timeout

@@ -44,7 +44,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 def seed_rng(*numbers: int) -> None:
-    """For a rank that was not there when the checkpoint was written, and for worker processes."""
+    """Seed all random generators, for a rank that was not there when the checkpoint was written, and for worker processes."""
     seed = mixed_seed(*numbers)
     torch.manual_seed(seed)
     random.seed(seed)

@@ -119,7 +119,7 @@ class Checkpoints:
         return True
 
     def wait(self) -> None:
-        """Until what `save` began is on the disk; all ranks wait for it."""
+        """Wait until what `save` began is on the disk, on all ranks."""
         if self.asynchronous and not self._is_first:
             self._settle(rank_zero(self._join), is_logged=True)
 
@@ -184,7 +184,7 @@ class Checkpoints:
         return partial or self._find_other_weights(step, state["model"])
 
     def _write_beside(self, step: int, state: dict[str, Any]) -> Finding | None:
-        """In a thread: what fails is in the log at once, because a program may end without asking for it."""
+        """Write in a thread; a failure is logged at once, because a program may end without asking for it."""
         try:
             finding = self._write(step, state)
         except Exception:

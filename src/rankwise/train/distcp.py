@@ -49,7 +49,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 class Reader(FileSystemReader):
-    """With the metadata that was read already; torch's own would unpickle the file."""
+    """A reader that is given the metadata; torch's own would unpickle the file."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(folder)

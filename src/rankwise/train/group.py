@@ -91,7 +91,7 @@ def _check_all_are_here() -> None:
 
 
 def _publish(store: Any, key: str, packed: bytes) -> None:
-    """In parts that the store takes; the key itself is the last to be written, and holds their number."""
+    """Write to the store in parts of a size it takes; the key itself is written last, and holds their number."""
     parts = [packed[begin : begin + _PART_BYTES] for begin in range(0, len(packed), _PART_BYTES)]
     for number, part in enumerate(parts):
         store.set(f"{key}/{number}", part)
@@ -99,7 +99,7 @@ def _publish(store: Any, key: str, packed: bytes) -> None:
 
 
 def _next_name() -> str:
-    """The same on every rank, and different after a restart: the launcher's store outlives the ranks."""
+    """A name that is the same on every rank, and another one after a restart: the launcher's store outlives the ranks."""
     job: Any = dist.group.WORLD
     if job not in _names:
         mine = gathered(uuid.uuid4().hex)[0]

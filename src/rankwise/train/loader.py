@@ -122,7 +122,7 @@ class Loader:
         self._begin(loop.epoch + 1)
 
     def suit(self, least: int) -> None:
-        """From the next epoch on no rank gets fewer samples than this, unless the caller has said how many; nor where a step has fewer."""
+        """From the next epoch on, give no rank fewer samples than this, where a step has enough and the caller set no `min_batch_size`."""
         least = self._min_batch_size or least
         if least != self.least or self._min_batch_size:
             self.least = least
@@ -160,7 +160,7 @@ class Loader:
         return {"epoch": epoch, "done": done, "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
 
     def _loop_to_resume(self) -> Loop | None:
-        """Of several open loops that of `Step.over`, or else the outer one; None if it is the one that took a batch last."""
+        """The loop to resume among several open ones: that of `Step.over`, or else the outer one; None if that took a batch last."""
         if self._trained is None:
             return next((loop for loop in reversed(self._open_loops) if loop.trains), None)
         mine = [loop for loop in self._in_turn if loop.epoch == self._trained]

@@ -140,7 +140,7 @@ def _different_backends(infos: list[RankInfo]) -> Finding | None:
 
 
 def _different(code: str, said: str, infos: list[RankInfo], values: Sequence[object], prefix: str = "", **details: Any) -> Finding | None:
-    """None where the ranks have the same value; the culprits are the ranks that have another one than most."""
+    """The finding for ranks whose value differs from most; None where all have the same."""
     differs = find_difference({info.rank: value for info, value in zip(infos, values, strict=True)})
     if differs is None:
         return None

@@ -162,7 +162,7 @@ def _environment(rank: int, nproc: int, port: int) -> Iterator[None]:
 
 
 def _work(work: bytes, pipe: Any, parent: int) -> None:
-    """In the worker: run, and tell how it went; the traceback is told and not printed, because only the first one matters."""
+    """Run the function in the worker and send the outcome; a traceback is sent, not printed, because only the first one matters."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -274,7 +274,7 @@ def _let_leave(workers: list[Worker]) -> None:
 
 
 def _end(workers: list[Worker], families: list[psutil.Process]) -> None:
-    """Nothing stays: those still running are asked, then made to end, and what they started goes with them."""
+    """End all workers: first by SIGTERM, then by SIGKILL, with all processes they started."""
     for worker in workers:
         if worker.process.is_alive():
             worker.process.terminate()

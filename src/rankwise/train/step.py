@@ -212,7 +212,7 @@ class Step:
 
 
 def _scaler_of(model: nn.Module, device_type: str) -> torch.amp.GradScaler:
-    """With FSDP1 each rank looks at its own part for what is not finite, and all have to lower their scale for it."""
+    """The gradient scaler. With FSDP1 each rank checks only its own part, so all ranks have to share what they found."""
     if not hasattr(model, "clip_grad_norm_"):
         return torch.amp.GradScaler(device_type)
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler

@@ -94,7 +94,7 @@ class StoreClient:
 
 
 def pauses_s(first_s: float = 0.0005, longest_s: float = 0.05) -> Iterator[float]:
-    """Between two looks: hardly any at first, because most waits are short."""
+    """The pauses between two looks: very short at first, because most waits are short."""
     pause_s = first_s
     while True:
         yield pause_s

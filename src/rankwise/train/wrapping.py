@@ -168,7 +168,7 @@ def _recompute(module: nn.Module) -> None:
 
 
 def _compiled(model: nn.Module, options: bool | dict[str, Any]) -> nn.Module:
-    """In place and before DDP: the whole model becomes one graph, and `_orig_mod.` appears in no checkpoint."""
+    """Compile the model in place and before DDP: it becomes one graph, and no checkpoint gets `_orig_mod.`."""
     if options is not False:
         chosen = options if isinstance(options, dict) else {}
         if type(model).forward.__module__.startswith("torch.nn."):

@@ -78,7 +78,7 @@ def _read_file(path: Path) -> Content:
 
 
 def _read_shard(path: Path) -> Content:
-    """By its own first bytes, as any file: indices also name files of torch.save (pytorch_model.bin.index.json). No index within one."""
+    """Read one shard by its own first bytes: indices also name files of torch.save. A shard may not be an index itself."""
     if _IS_INDEX.fullmatch(path.name):
         raise Damaged(f"{path.name} is an index, and named as a part")
     try:

@@ -88,7 +88,7 @@ def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]])
 
 
 def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], rules: Rules) -> CheckpointError:
-    """Both sides; and where a part of the names would fit, the argument that takes it."""
+    """The error for no set of weights that fits: both sides, and the argument to pass where a part of the names would fit."""
     prefixes = _prefixes_that_fit(state, slots, rules) if rules.prefix is None else []
     steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
     if len(prefixes) > 1:
@@ -121,7 +121,7 @@ def _key_steps(states: list[StateDict]) -> tuple[str, ...]:
 
 
 def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], steps: tuple[str, ...] = ()) -> CheckpointError:
-    """Both sides of every disagreement, and the nearest name of each that is missing."""
+    """The error with both sides of every disagreement, and the nearest name for each that is missing."""
     if one.ambiguous:
         names = ", ".join(one.ambiguous[:_SHOWN])
         summary = f"several names in {path} are the same once they are joined and wrappers are taken off"

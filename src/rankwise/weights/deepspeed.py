@@ -206,7 +206,7 @@ def _check_place(name: str, states: list[Any], group: int, at: int, numel: int, 
 
 
 def _cut(name: str, row: list[TensorRecord], at: int, numel: int) -> list[TensorRecord]:
-    """So many numbers of a row of flat pieces."""
+    """The pieces that hold `numel` numbers of a row of flat pieces, from `at` on."""
     found, begin = [], 0
     for piece in row:
         first, last = max(at, begin), min(at + numel, begin + piece.numel)

@@ -48,7 +48,7 @@ def join_ranks(contents: Sequence[Content]) -> Content:
 
 
 def has_rank_parts(tree: Any) -> bool:
-    """Whether a tensor in it is only what one rank had of it."""
+    """Whether any tensor in the tree is only one rank's part."""
     if isinstance(tree, TensorRecord):
         return tree.part is not None
     return isinstance(tree, dict) and any(has_rank_parts(value) for value in tree.values())

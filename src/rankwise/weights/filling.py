@@ -132,7 +132,7 @@ class Target:
         (module._parameters if last in module._parameters else module._buffers)[last] = value
 
     def _load_state_dict(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], assign: bool) -> None:
-        """By the model's own hooks, which know more than names; what they leave without a value is still not passed over."""
+        """Load by the model's own hooks, which know more than names; a tensor they leave without a value is still an error."""
         handed = choice.fit.pairs if choice.fit.handed is None else choice.fit.handed
         values: dict[str, Any] = dict(reader.read_all(handed, choice.state.tensors))
         for name in values:
@@ -147,7 +147,7 @@ class Target:
         self._check_own(choice, values)
 
     def _not_taken(self, choice: Choice, unexpected: list[str]) -> list[str]:
-        """What state_dict() shows and load_state_dict() knows nothing of, as of quantized weights; another name of what was taken is none."""
+        """Names that state_dict() shows and load_state_dict() does not take, as of quantized weights; second names of a taken tensor are left out."""
         taken = {memory_of(self._named[name]) for name in choice.fit.pairs if name not in unexpected}
         return [name for name in unexpected if name in choice.fit.pairs and memory_of(self._named[name]) not in taken]
 

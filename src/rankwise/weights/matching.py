@@ -77,7 +77,7 @@ class Naming:
 
 
 def namings(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], rules: Rules) -> Iterator[Naming]:
-    """As they are, without outer wrappers, without all wrappers, without a common prefix; then in the words of the old weight_norm."""
+    """The ways to name the tensors: as they are, without outer or all wrappers, without a common prefix, as the old weight_norm."""
     start = _taken(tensors, rules.prefix)
     yield from _namings(slots, start)
     older = {as_old_weight_norm(name): original for name, original in start.named.items()}
@@ -188,7 +188,7 @@ def kind_of(dtype: str) -> str:
 
 
 def nearest_names(one: Fit, slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], names: Sequence[str]) -> dict[str, str]:
-    """For each of these missing names the unexpected one that is most likely it; one of the same shape first."""
+    """The unexpected name that most likely stands for each missing one; one of the same shape first."""
     found = {}
     for name in names:
         same_shape = [other for other in one.unexpected if tensors[other].shape == slots[name].shape]

@@ -105,7 +105,7 @@ class TensorRecord:
 
     @property
     def place(self) -> tuple[Any, ...] | None:
-        """The same for two names of one tensor; None without a storage of its own."""
+        """An identity that two names of one tensor share; None without a storage of its own."""
         return (self.storage, self.first, self.strides, self.shape, self.dtype) if self.storage and self.numel else None
 
     def shares_all_with(self, other: TensorRecord) -> bool:

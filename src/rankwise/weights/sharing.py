@@ -14,7 +14,7 @@ Read = Callable[[str], torch.Tensor]  # what the checkpoint has for a name of th
 
 
 def memory_of(tensor: torch.Tensor) -> Hashable:
-    """The same for two tensors that are one in memory; a tensor without memory of its own is only itself."""
+    """An identity that two tensors share if they share memory; a tensor without memory of its own shares with none."""
     storage = _storage(tensor)
     if storage is None or tensor.numel() == 0:
         return id(tensor)

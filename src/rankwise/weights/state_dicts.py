@@ -69,7 +69,7 @@ class StateDict:
         return len(self.key) < len(other.key) and other.key[: len(self.key)] == self.key
 
     def with_extra_apart(self) -> StateDict:
-        """With the extra state that is a tensor beside the other: what kind a module keeps may change while it trains."""
+        """The state dict with extra state that is a tensor moved to the other extra state: a module may change its kind while it trains."""
         extra = {name: record for name, record in self.tensors.items() if is_extra_state(name)}
         return replace(self, tensors={name: self.tensors[name] for name in self.tensors if name not in extra}, extra=self.extra | extra)
 

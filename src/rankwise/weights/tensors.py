@@ -62,7 +62,7 @@ class TensorReader:
             return whole
 
     def read_into(self, target: torch.Tensor, name: str, record: TensorRecord) -> None:
-        """The same into a tensor of a model, without another copy where its memory is of the same kind."""
+        """Read into a tensor of a model, without another copy where its dtype and memory are as in the file."""
         if target.dtype != torch_dtype(record.dtype) or target.shape != record.shape or not _is_plain_memory(target):
             write_into(target, self.read(name, record, is_lent=True))
             return
@@ -72,7 +72,7 @@ class TensorReader:
         torch.autograd.graph.increment_version(target)
 
     def read_all(self, named: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> dict[str, torch.Tensor]:
-        """By these names (each with its name in the checkpoint). What is one tensor there is one here."""
+        """Read the tensors under these names (each with its name in the checkpoint); what is one tensor there is one here."""
         found: dict[object, torch.Tensor] = {}
         for theirs in named.values():
             if (place := tensors[theirs].place or theirs) not in found:

@@ -33,7 +33,7 @@ def write_safetensors(
     crcs = dict.fromkeys(order, 0)
 
     def header() -> bytes:
-        """Of the same length, whatever the checksums are."""
+        """The header, whose length does not depend on the checksums."""
         checksums = json.dumps({name: f"{crc:08x}" for name, crc in crcs.items()})
         return header_of({name: plan[name] for name in order}, {"format": "pt", **notes, CRC_KEY: checksums})
 

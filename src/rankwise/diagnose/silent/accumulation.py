@@ -38,7 +38,7 @@ def _habits(audited: AuditedJob) -> list[Habit]:
 
 
 def _habit(audited: AuditedJob, rank: int) -> Habit | None:
-    """Of the optimizer that accumulates: several backwards, all from one line, before each step."""
+    """How the rank accumulates: an optimizer with several backwards, all from one line, before each step."""
     by_optimizer: defaultdict[int, list[Window]] = defaultdict(list)
     for window in audited.audits[rank].windows:
         by_optimizer[window.i].append(window)
@@ -110,7 +110,7 @@ def _is_undivided(habit: Habit) -> bool:
 
 
 def find_not_divided(audited: AuditedJob) -> Finding | None:
-    """Only the user can know whether the learning rate was chosen for the sum: a note."""
+    """A note that the loss is not divided; only the user knows whether the learning rate was chosen for the sum."""
     found = [habit for habit in _habits(audited) if _is_undivided(habit)]
     if not found:
         return None

@@ -38,7 +38,7 @@ def _states(audited: AuditedJob, rank: int) -> dict[Key, int]:
 
 
 def _trains_on_different_samples(audited: AuditedJob, ranks: list[int]) -> bool:
-    """Where even the samples are the same, that is the finding."""
+    """Whether the ranks train on different samples; that they have the same ones is a finding of its own."""
     for loader in audited.shared_loaders(ranks):
         passes = [loader[rank][0] for rank in ranks]
         if all(one.trains for one in passes) and not passes[0].begun.is_iterable:

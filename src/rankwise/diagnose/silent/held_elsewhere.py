@@ -45,7 +45,7 @@ def _some_elsewhere(audited: AuditedJob) -> Finding | None:
 
 
 def _foreign(audited: AuditedJob, rank: int) -> OptimizerSeen | None:
-    """Only where no optimizer of the rank holds any of the model's parameters."""
+    """An optimizer without any of the model's parameters, if no optimizer of the rank holds one."""
     audit = audited.audits[rank]
     if not audit.wrappers or not audit.optimizers or any(one.of_model for one in audit.optimizers):
         return None

@@ -54,7 +54,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _links(audited: AuditedJob) -> dict[tuple[str, str], _Link]:
-    """By hosts, between the first and the last look: start-up has other traffic."""
+    """The links by their two hosts, between the first and the last look: start-up has other traffic."""
     host_of = {
         local: audited.job.ranks[rank].host for rank, audit in audited.audits.items() for seen in audit.links for local, *_ in seen.links
     }

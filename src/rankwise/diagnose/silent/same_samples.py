@@ -28,7 +28,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _matters(audited: AuditedJob, passes: dict[int, DataPass], alike: list[int]) -> bool:
-    """Not where these ranks are not seen to average gradients and were given the same part: stages and tensor-parallel ranks share their data."""
+    """False for ranks that got the same part and are not seen to average gradients: pipeline stages and tensor-parallel ranks."""
     return audited.are_together(alike) or not all(passes[rank].begun.is_distributed for rank in alike)
 
 
@@ -94,7 +94,7 @@ def _finding(audited: AuditedJob, passes: dict[int, DataPass], alike: list[int])
 
 
 def _from_forwards(audited: AuditedJob, ranks: list[int]) -> Finding | None:
-    """Where there is no DataLoader: what goes into the wrapped model."""
+    """The same finding for scripts without a DataLoader, from what goes into the wrapped model."""
     seen = {rank: {f.n: f for f in audited.audits[rank].forwards if f.with_grad and f.training} for rank in ranks}
     common = set.intersection(*(set(forwards) for forwards in seen.values()))
     values = {seen[ranks[0]][n].sums for n in common}

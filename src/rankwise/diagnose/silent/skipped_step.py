@@ -23,7 +23,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _by_reductions(audited: AuditedJob, ranks: list[int]) -> list[list[dict[int, StepSeen]]]:
-    """Of each optimizer: the steps of all ranks that came after the same number of reductions, in order."""
+    """For each optimizer, the steps of all ranks that came after the same number of reductions, in order."""
     found = []
     for i in sorted({step.i for step in audited.audits[ranks[0]].steps}):
         by_rank = {rank: {s.syncs: s for s in audited.audits[rank].steps if s.i == i and s.of_model} for rank in ranks}

@@ -32,7 +32,7 @@ def find_small_buckets(audited: AuditedJob) -> Finding | None:
 
 
 def _total_times(audited: AuditedJob) -> dict[int, Times]:
-    """By rank; nothing where some are not known."""
+    """The total times by rank; empty where some are not known."""
     totals = {rank: total for rank, audit in audited.audits.items() if (total := total_times(audit.times)) is not None}
     return totals if len(totals) == len(audited.audits) else {}
 

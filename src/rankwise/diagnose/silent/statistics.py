@@ -30,7 +30,7 @@ def _drifting(steps: dict[int, StepSeen]) -> list[str]:
 
 
 def _finding(audited: AuditedJob, ranks: list[int], steps: dict[int, StepSeen], drifting: str) -> Finding | None:
-    """Where DDP sends rank 0's statistics around, they differ by one batch only, and rank 0's data alone decides: that is a note."""
+    """The finding; only a note where DDP sends rank 0's statistics to all, because then they differ by one batch only."""
     a, b = steps[ranks[0]], steps[ranks[1]]
     is_sent = all(wrapper.broadcast_buffers for wrapper in audited.audits[ranks[0]].wrappers)
     far, name, mean_a, mean_b = _farthest(a, b)

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def names() -> list[str]:
-    """Of all formats; nothing is imported for that."""
+    """The names of all formats; imports none of them."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))

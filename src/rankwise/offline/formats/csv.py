@@ -106,7 +106,7 @@ class CsvSource(LinesSource):
 
 
 def _texts(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
-    """As the csv module wants them, which asks for as many as a record has. `taken` are those; an empty one is the end of the file."""
+    """The lines as text for the csv module, which takes as many as a record has. They are added to `taken`; an empty one ends the file."""
     for line, end in lines:
         taken.append((line, end))
         if line is None or end - taken[0][1] > MAX_LINE:
@@ -179,7 +179,7 @@ def write_csv(parts: Parts, total: int, path: Path) -> None:
 
 
 def _widths(parts: Parts) -> dict[str, int]:
-    """Of each column, the fields it takes where it holds vectors of one length; 0: it is written in one."""
+    """The number of fields that each column takes: the length of its vectors if all are equally long, else 0 for a single field."""
     lengths: dict[str, set[int]] = {name: set() for name in column_names(parts())}
     for results in parts():
         for name, column in results.columns.items():
@@ -189,7 +189,7 @@ def _widths(parts: Parts) -> dict[str, int]:
 
 
 def _lengths(column: Column) -> set[int]:
-    """Of the vectors of numbers in it; 0 stands for anything else."""
+    """The lengths of the vectors in a column; 0 stands for anything else."""
     if isinstance(column, np.ndarray):
         return {column.shape[1] if column.ndim == 2 and column.dtype.kind != "c" else 0}
     return {len(value) if _is_vector(value) else 0 for value in entries(column) if value is not None}

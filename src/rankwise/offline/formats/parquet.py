@@ -54,7 +54,7 @@ def _open(path: Place) -> Any:
 
 
 def _nbytes(group: Any, names: list[str]) -> int:
-    """Of these columns; one of structs, or of lists, is stored as several with longer names."""
+    """The bytes of these columns; one of structs or lists is stored as several with longer names."""
     wanted = tuple(f"{name}." for name in names)
     columns = map(group.column, range(group.num_columns))
     return sum(column.total_uncompressed_size for column in columns if f"{column.path_in_schema}.".startswith(wanted))

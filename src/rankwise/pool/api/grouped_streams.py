@@ -223,7 +223,7 @@ class GroupedStream(Stream):
         return True
 
     def _chunk_size(self, model: ModelState) -> int:
-        """As many as are done in a moment, but not so many that near the end one worker has all that is left."""
+        """How many tasks make a chunk: as many as are done in a moment, but near the end not all of what is left."""
         if model.order_s is None or (model.result_bytes is None and model.number in self._tried):
             return 1
         most = min(self._limit, int(_CHUNK_S / max(model.order_s, 1e-6)), int(_CHUNK_BYTES / max(model.result_bytes or 0.0, 1.0)))

@@ -179,7 +179,7 @@ def _check_named(where: str, entries: Iterable[Entry], virtual: Iterable[Virtual
 
 
 def _check_apart(where: str, entries: Iterable[Entry], virtual: Iterable[VirtualModel]) -> None:
-    """Or one would answer for the other."""
+    """Raise where NAME or NAME:VERSION could mean two models."""
     owners: dict[str, str] = {}
     named: tuple[Entry | VirtualModel, ...] = (*entries, *virtual)
     for own in named:
@@ -190,7 +190,7 @@ def _check_apart(where: str, entries: Iterable[Entry], virtual: Iterable[Virtual
 
 
 def described(entry: Entry, example_names: tuple[str, ...] = ()) -> Entry:
-    """With the inputs and outputs that nobody said, where the model's program or an example input says them."""
+    """The entry with the inputs and outputs it does not declare, taken from the model's program or an example input."""
     inputs, outputs, model = entry.inputs, entry.outputs, entry.model
     if model.is_program:
         takes, gives = specs_of_program(str(model.build))
@@ -312,7 +312,7 @@ def specs_of_program(path: str | Path) -> tuple[Specs, Specs]:
 
 
 def specs_of_example(example: Any, max_batch: int, names: Iterable[str] = ()) -> Specs:
-    """Of arrays or tensors that a model takes, one or a tuple of them; with batches, the first dimension may have any size."""
+    """The specs of an example (an array or tensor, or a tuple of them); for models with batches, the first dimension is free."""
     arrays = example if isinstance(example, tuple) else (example,)
     known = list(names) or [f"input_{i}" for i in range(len(arrays))]
     found = []
@@ -383,7 +383,7 @@ def _named_specs(names: list[str], found: list[tuple[str, str, tuple[int, ...]]]
 
 
 def _datatype(dtype: Any) -> str:
-    """Of numpy's, or of torch's, which is known by its name only."""
+    """The datatype of a numpy dtype, or of a torch dtype, which is known by its name."""
     if isinstance(dtype, np.dtype):
         return "BYTES" if dtype.kind in "SUO" else NAMES.get(dtype.newbyteorder("<"), "")
     name = str(dtype).removeprefix("torch.")

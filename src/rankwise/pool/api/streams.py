@@ -148,7 +148,7 @@ def failed(error: BaseException) -> Future[Any]:
 
 
 class AsyncStream:
-    """The same for asyncio: the event loop never waits for any of it. `submit` is given an input and its number."""
+    """A stream for asyncio: the event loop never waits for any of it. `submit` is given an input and its number."""
 
     def __init__(self, submit: Callable[[Any, int], Future[Any]], has_open_tasks: Callable[[], bool], window: int) -> None:
         self._submit, self._has_open_tasks, self._window = submit, has_open_tasks, window

@@ -342,7 +342,7 @@ def each_leaf(value: Any, act: Callable[[Any], Any]) -> Any:
 
 
 def each_where_possible(value: Any, act: Callable[[Any], Any]) -> Any:
-    """The same; a container that cannot be made again stays as it is."""
+    """The same structure, as from `each_leaf`; a container that cannot be made again stays as it is."""
     try:
         return each_leaf(value, act)
     except Uneven:

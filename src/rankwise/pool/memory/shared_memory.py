@@ -38,7 +38,7 @@ class Segment:
 
     @classmethod
     def adopted(cls, fd: int, size: int) -> Segment:
-        """Of a descriptor that is ours from now on."""
+        """A segment made of a descriptor, which belongs to the segment from now on."""
         try:
             os.ftruncate(fd, size)
             return cls(fd, size)

@@ -133,7 +133,7 @@ class ActorSet:
 
     @property
     def may_start(self) -> bool:
-        """Not right after one that died before it was there."""
+        """Whether an actor may be started: not right after one that died before it was ready."""
         return time.monotonic() >= self._not_before
 
     def start(self, placement: Placement) -> None:

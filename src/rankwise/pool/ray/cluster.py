@@ -25,7 +25,7 @@ _pools = 0  # that are open and use a connection that one of them has made
 
 @dataclass(frozen=True)
 class Share:
-    """So much of a machine: what it has, what is free of it, or what an actor asks for."""
+    """Cores, GPUs and memory: what a machine has, what is free of it, or what an actor asks for."""
 
     cpus: float = 0.0
     gpus: float = 0.0

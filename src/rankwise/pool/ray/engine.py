@@ -172,7 +172,7 @@ class RayEngine:
     # ---- for TaskFuture
 
     def help(self, task: TaskFuture, timeout: float | None) -> float | None:
-        """Nothing a caller could do: the answers come to another thread."""
+        """Does nothing: a caller cannot help, since the answers come to another thread."""
         return timeout
 
     # ---- for the actors' threads
@@ -327,7 +327,7 @@ class RayEngine:
 
 
 def _need(state: ModelState, options: PoolOptions) -> Share:
-    """Of a worker with this model. The memory of a GPU is none that Ray counts."""
+    """What a worker with this model needs, without the memory of a GPU, which Ray does not count."""
     return Share(options.threads or 1, 1.0) if state.device == "cuda" else Share(options.threads or 1, 0.0, state.nbytes)
 
 

@@ -303,7 +303,7 @@ class PoolState:
             task.end()  # it knows its worker, and so its lanes: they would wait for the garbage collector
 
     def add_model(self, model: ModelState) -> None:
-        """Where it is to take another's place, it has the other's counters."""
+        """Add a model. One that replaces another takes over its counters."""
         model.counted = self.counters.add(model.name) if model.is_current else self.counters.of(model.name)
         _break_if_too_large(model, self.settings.budgets)
         self.scheduler.models[model.number] = model
@@ -382,7 +382,7 @@ def _break_if_too_large(model: ModelState, budgets: dict[str, int]) -> None:
 
 
 def hand_over(task: Task) -> None:
-    """To the model that took the place of its own."""
+    """Give the task to the model that replaced its own."""
     while task.model.successor is not None:
         task.model = task.model.successor
     for part in task.parts:

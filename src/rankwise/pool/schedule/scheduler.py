@@ -122,7 +122,7 @@ class Scheduler:
         return []
 
     def is_loaded(self, model: ModelState) -> bool:
-        """As often as it has to be."""
+        """Whether as many workers hold the model as should."""
         return sum(not holding.is_loading and not holding.is_leaving for holding in self.holdings_of(model)) >= (model.replicas or 1)
 
     def holdings_of(self, model: ModelState) -> list[Holding]:

@@ -343,5 +343,5 @@ def seed_of(seed: int | None, number: int) -> int | None:
 
 
 def derived(seed: int, *what: str | int) -> int:
-    """The same for the same; for anything else another one."""
+    """A seed made of another one and some words; equal arguments give equal seeds."""
     return int.from_bytes(hashlib.blake2b(repr((seed, *what)).encode(), digest_size=8).digest(), "big") >> 1

@@ -220,7 +220,7 @@ class Chunk(TaskFuture):
             return all(value is not _NO_ANSWER for value in self._values)
 
     def wait(self) -> None:
-        """Until all have answers. What became of the chunk as a whole (its model cannot be built) became of each."""
+        """Wait until all tasks have answers. An error of the whole chunk (its model cannot be built) is the error of each."""
         error = self.exception()  # what it raises is of a signal's handler
         if isinstance(error, PoolClosed):
             raise error

@@ -176,7 +176,7 @@ class Answers:
             log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
 
     def stop_batching(self, model: ModelState, reason: str) -> None:
-        """From now on, and for what is under way: no answer counts that was found in a batch."""
+        """Run the model without batches from now on, and again what is under way: no answer from a batch counts any more."""
         if model.unbatched is None:
             model.max_batch = 1
             model.unbatched = not_batched(model.name, reason)

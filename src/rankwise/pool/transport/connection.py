@@ -39,7 +39,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def wait_at_most(sock: socket.socket, seconds: float) -> None:
-    """For a packet, before BlockingIOError says that there is none; 0: for ever."""
+    """Set how long to wait for a packet before BlockingIOError says that there is none; 0 waits for ever."""
     whole, part = divmod(int(seconds * 1e6), 1_000_000)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, part))
 
@@ -207,7 +207,7 @@ def watch_for_answer(page: StatusPage, serial: int, now_ns: int) -> None:
 
 
 class PostWatch:
-    """In the worker, after a quick task."""
+    """Watches for the next packet in the worker, after a quick task."""
 
     def __init__(self, page: StatusPage) -> None:
         self._page = page
@@ -228,7 +228,7 @@ class PostWatch:
 
 
 def _move() -> bool:
-    """To another core; where this process may run stays as it was."""
+    """Move this process to another core; its set of allowed cores stays as it was."""
     allowed = os.sched_getaffinity(0)
     others = allowed - {current_cpu()}
     if others:

@@ -238,7 +238,7 @@ class Listener:
             self._window.close()
 
     def close_after_fork(self) -> None:
-        """In a forked child, where no loop runs."""
+        """Close in a forked child, where no loop runs."""
         self._reader = None
         self.close_own()
 
@@ -380,7 +380,7 @@ class LoopReader:
             self._events.go_on(time.monotonic())
 
     def stop(self) -> None:
-        """In the loop's own thread."""
+        """Stop reading; called in the loop's own thread."""
         self._loop.remove_reader(self._fd)
         if self._timer is not None:
             self._timer.cancel()

@@ -115,7 +115,7 @@ def return_unused_memory() -> None:
 
 
 def tensor_bytes(built: Any) -> int:
-    """Of parameters and buffers, each piece of memory once; a lazy one that is not made yet has none."""
+    """The bytes of parameters and buffers, each piece of memory once; a lazy one that is not made yet has none."""
     if not isinstance(built, torch.nn.Module):
         return 0
     storages: dict[int, int] = {}
@@ -227,7 +227,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def random_states() -> list[Any]:
-    """Of all generators, to be compared: they differ where random numbers were drawn."""
+    """The states of all random generators; another state later means that random numbers were drawn."""
     numpys: Any = np.random.get_state()
     states: list[Any] = [torch.get_rng_state().numpy().tobytes(), random.getstate(), (numpys[1].tobytes(), *numpys[2:])]
     return [*states, *[torch.cuda.get_rng_state(gpu).numpy().tobytes() for gpu in _gpus()]]

@@ -35,7 +35,7 @@ def outline_of(value: Any) -> Any:
 
 
 def tolerances(value: Any) -> list[float]:
-    """For each tensor: how far two computations of it may be apart, relative to its largest number."""
+    """How far two computations of each tensor may be apart, relative to its largest number."""
     return [_TOLERANCES.get(tensor.dtype, _COARSE_TOLERANCE) if _is_inexact(tensor) else 0.0 for tensor in _tensors(value)]
 
 
@@ -241,7 +241,7 @@ class BatchCheck:
         return all(difference <= limit for difference, limit in zip(found, limits))
 
     def _sizes(self, a: Any, b: Any) -> list[float]:
-        """For each tensor, the number that a difference is compared with: the row's largest, or a part of the batch's largest."""
+        """The number that a difference is compared with, for each tensor: the row's largest, or a part of the batch's largest."""
         return [max(one, two, _SMALL * scale) for one, two, scale in zip(largest(a), largest(b), self._scale)]
 
     def _compare_alone(self, row: int) -> None:

@@ -156,7 +156,7 @@ _LEAST_BYTES = 64 << 10  # below, pinning costs more than it saves
 
 
 def _pinned(value: Any) -> Any:
-    """In one of the pinned blocks that torch keeps for reuse."""
+    """The value in pinned memory, which torch keeps for reuse."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.nbytes < _LEAST_BYTES:
         return value
     return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value)

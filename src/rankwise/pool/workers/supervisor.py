@@ -307,7 +307,7 @@ class Lifecycle:
         state.settle()
 
     def _watch_end(self, worker: WorkerState) -> None:
-        """Of its process, because the fork server that would report it is gone."""
+        """Watch the worker's process for its end, because the fork server that would report it is gone."""
         if worker.handle.pidfd < 0:  # it had ended before anybody could look
             worker.handle.is_lost = True
         else:

@@ -126,7 +126,7 @@ def _held(value: Any) -> list[Any]:
 
 
 def _innermost_sampler(loader: Any) -> Any:
-    """Of a loader with a batch sampler of the user's, the sampler inside it, if it has one."""
+    """The loader's sampler; for a batch sampler of the user's, the sampler inside it, if it has one."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     if batch_sampler is not None and getattr(loader, "batch_size", None) is None:
         return batch_sampler if hasattr(batch_sampler, "set_epoch") else getattr(batch_sampler, "sampler", batch_sampler)
@@ -171,7 +171,7 @@ def _draw(one: Pass, index: Any) -> None:
 
 
 def _is_shown(one: Pass, n: int) -> bool:
-    """Of the first passes many batches, of later ones the first few, and many again of some: epochs can be short."""
+    """Whether batch `n` is recorded: many of the first passes, the first few of later ones, and many again of some passes."""
     if one.number < _FIRST_PASSES:
         return n < 16 or record.is_sampled(n)
     return n < 4 or (record.is_sampled(one.number) and record.is_sampled(n))

@@ -44,7 +44,7 @@ def forget() -> None:
 
 
 def taken() -> dict[str, Any]:
-    """By parameter, some numbers of each gradient that was taken since the last step."""
+    """Some numbers of each gradient that was taken since the last step, by parameter."""
     found = dict(_taken)
     _taken.clear()
     return found

@@ -113,7 +113,7 @@ def _write_window(seen: OptimizerState, count: int) -> None:
 
 
 def _write_optimizer(optimizer: Any, seen: OptimizerState) -> None:
-    """At its first step: which of its parameters belong to a wrapped model."""
+    """Record, at its first step, which of the optimizer's parameters belong to a wrapped model."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
     names = models.names()
     window.watch(held)

@@ -87,7 +87,7 @@ def _page(code: str) -> Html | None:
 
 
 def snippet(reported: ReportedJob, line: WhereLine) -> Html | None:
-    """None where the source was not kept."""
+    """The lines of source around a place; None where the source was not kept."""
     source = reported.source_of(line.file) if line.file else None
     lines = source.splitlines() if source else []
     if line.line is None or not 0 < line.line <= len(lines):
