@@ -147,7 +147,7 @@ class Target:
         self._check_own(choice, values)
 
     def _not_taken(self, choice: Choice, unexpected: list[str]) -> list[str]:
-        """Names that state_dict() shows and load_state_dict() does not take, as of quantized weights; second names of a taken tensor are left out."""
+        """Names that state_dict() shows and load_state_dict() does not take (quantized weights), but no second names of tensors."""
         taken = {memory_of(self._named[name]) for name in choice.fit.pairs if name not in unexpected}
         return [name for name in unexpected if name in choice.fit.pairs and memory_of(self._named[name]) not in taken]
 
