@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 from torch import nn
 
+import rankwise
 from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.records import CheckpointError
 from tests.weights.bad_files import safetensors_with
@@ -37,3 +42,64 @@ def test_a_shape_that_no_tensor_has(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="is not a shape"):
         convert_to_safetensors(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
+
+
+def _rank_file(folder: Path, number: int, parts: dict[str, tuple[list[int], torch.Tensor]], name: str = "") -> None:
+    """As HuggingFaceStorageWriter writes one rank's parts: each begins there."""
+    about = {name: {"saved_offsets": begin} for name, (begin, _) in parts.items()}
+    path = folder / (name or f"shard-{number:05}-model-00001-of-00001.safetensors")
+    save_file({name: part.contiguous() for name, (_, part) in parts.items()}, path, metadata={"DCP_SHARDING_INFO": json.dumps(about)})
+
+
+def _of_two_ranks(folder: Path, saved: nn.Linear) -> None:
+    _rank_file(folder, 1, {"weight": ([0, 0], saved.weight.data[:2])})
+    _rank_file(folder, 2, {"weight": ([2, 0], saved.weight.data[2:]), "bias": ([0], saved.bias.data)})
+
+
+def test_whole_tensors_of_the_huggingface_writer(tmp_path: Path) -> None:
+    saved, model = nn.Linear(2, 3), nn.Linear(2, 3)
+    dcp.save(saved.state_dict(), storage_writer=dcp.HuggingFaceStorageWriter(str(tmp_path)), no_dist=True)
+
+    rankwise.load_weights(model, tmp_path)
+
+    assert torch.equal(model.weight, saved.weight) and torch.equal(model.bias, saved.bias)
+
+
+def test_the_parts_of_all_ranks_are_joined(tmp_path: Path) -> None:
+    saved, model = nn.Linear(2, 3), nn.Linear(2, 3)
+    _of_two_ranks(tmp_path, saved)
+
+    rankwise.load_weights(model, tmp_path)
+
+    assert torch.equal(model.weight, saved.weight) and torch.equal(model.bias, saved.bias)
+    assert refused(model, tmp_path / "shard-00002-model-00001-of-00001.safetensors").code in ("RW734", "RW740")
+
+
+@pytest.mark.parametrize(
+    ("gone", "more", "code"),
+    [
+        (1, {}, "RW736"),  # the number says so
+        (2, {}, "RW734"),  # nothing says so, but the model does
+        (None, {"weight": ([2, 0], torch.ones(1, 2))}, "RW732"),
+        (None, {"weight": ([1, 0], torch.ones(1, 2))}, "RW732"),
+        (None, {"weight": ([4, 0], torch.ones(1, 2))}, "RW732"),
+        (None, {"bias": ([0], torch.ones(3, dtype=torch.float16))}, "RW732"),
+    ],
+)
+def test_parts_that_are_not_those_of_one_save(
+    tmp_path: Path, gone: int | None, more: dict[str, tuple[list[int], torch.Tensor]], code: str
+) -> None:
+    _of_two_ranks(tmp_path, nn.Linear(2, 3))
+    if gone:
+        (tmp_path / f"shard-{gone:05}-model-00001-of-00001.safetensors").unlink()
+    if more:
+        _rank_file(tmp_path, 3, more)
+
+    assert refused(nn.Linear(2, 3), tmp_path).code == code
+
+
+def test_a_part_under_another_files_name_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    saved = nn.Linear(2, 3)
+    _rank_file(tmp_path, 1, {"weight": ([2, 0], saved.weight.data), "bias": ([0], saved.bias.data)}, "model.safetensors")
+
+    assert refused(nn.Linear(2, 3), tmp_path).code == "RW740"

@@ -16,7 +16,7 @@ from rankwise.weights.exported import read_exported
 from rankwise.weights.files import check_path, open_bytes, unreadable
 from rankwise.weights.opcodes import Stream, read_pickle
 from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, joined_content
-from rankwise.weights.safetensors_file import read_index, read_safetensors
+from rankwise.weights.safetensors_file import RANK_FILE, join_rank_files, read_index, read_safetensors
 from rankwise.weights.state_dicts import is_training_key
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
 from rankwise.weights.zipped import open_archive
@@ -129,8 +129,10 @@ def _read_folder(folder: Path) -> Content:
     fitting = indices or _weights_among(files, _SUFFIXES)
     if not fitting:
         raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
-    if len(fitting) > 1 and (joined := _joined_ranks(folder, fitting)) is not None:
+    if len(fitting) > 1 and not RANK_FILE.fullmatch(fitting[0]) and (joined := _joined_ranks(folder, fitting)) is not None:
         return joined
+    if all(RANK_FILE.fullmatch(name) for name in fitting):
+        return join_rank_files([_read_file(folder / name) for name in fitting])
     _check_only(folder, fitting)
     return _read_file(folder / fitting[0])
 

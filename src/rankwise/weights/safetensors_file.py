@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rankwise.weights.files import beside, open_bytes, read_small
+from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.records import (
     ITEM_SIZES,
+    CheckpointError,
+    Chunk,
     Content,
     Damaged,
     Extent,
     StateDictNode,
     TensorRecord,
     as_damage,
+    check_cover,
     contiguous,
     joined_content,
 )
@@ -24,6 +30,10 @@ from rankwise.weights.records import (
 MAX_HEADER = 100_000_000  # the format's own limit
 CRC_KEY = "rankwise.crc32"  # in the header's __metadata__: {name: CRC-32 in hexadecimal}, because the format itself has no checksum
 NOTES_KEY = "rankwise.modules"  # likewise: what torch noted about each module, its version above all
+SHARDING_KEY = (
+    "DCP_SHARDING_INFO"  # of HuggingFaceStorageWriter of torch.distributed.checkpoint: where in each tensor the file's part begins
+)
+RANK_FILE = re.compile(r"shard-(\d+)-model-\d+-of-\d+\.safetensors")  # how it calls one rank's parts; its other files hold whole tensors
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
@@ -59,8 +69,8 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
     crcs = _crcs(metadata)
     records = {name: _record(path, name, entry, start, data, crcs.get(name)) for name, entry in header.items()}
     _check_places(records, start, len(data))
-    if "DCP_SHARDING_INFO" in metadata:
-        raise Damaged("it holds one rank's parts of the tensors; consolidate_safetensors_files joins them")
+    if SHARDING_KEY in metadata:
+        records = _parts(path, records, metadata[SHARDING_KEY])
     # safetensors.torch.save_model notes here which names it left out as the same tensor
     same = {name: records[kept] for name, kept in metadata.items() if name not in records and isinstance(kept, str) and kept in records}
     return Content("safetensors", StateDictNode({**records, **same}, _notes(metadata)), (path,))
@@ -81,6 +91,51 @@ def read_index(path: Path, read: Callable[[Path], Content]) -> Content:
     kinds = {content.format for content in contents.values()}
     index = Content("index", {}, (path,))
     return joined_content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, [index, *contents.values()])
+
+
+def _parts(path: Path, records: dict[str, TensorRecord], text: Any) -> dict[str, TensorRecord]:
+    """Each tensor as one rank's part, which does not say how large the whole is; or whole, where the name is not that of a rank's file."""
+    begins = parse_json(str(text).encode(), SHARDING_KEY)
+    found = {}
+    for name, record in records.items():
+        with as_damage(f"its {SHARDING_KEY} does not place {name[:100]!r}"):
+            offsets = sizes_of(begins[name]["saved_offsets"])
+        if len(offsets) != len(record.shape):
+            raise Damaged(f"{name[:100]!r} of shape {list(record.shape)} begins at {list(offsets)} of the whole")
+        is_whole = not any(offsets) and RANK_FILE.fullmatch(path.name) is None
+        why = f"it is one rank's part, {list(record.shape)} at {list(offsets)}; give the folder with the files of all ranks"
+        found[name] = record if is_whole else replace(record, unreadable=why, part=Chunk(offsets, record.shape, part=record))
+    return found
+
+
+def join_rank_files(contents: Sequence[Content]) -> Content:
+    """One content out of the parts that all ranks wrote. How large each tensor was is in none of them: it is what the parts add up to."""
+    numbers = [int(match[1]) for content in contents if (match := RANK_FILE.fullmatch(content.files[0].name))]
+    if sorted(numbers) != list(range(1, len(contents) + 1)):
+        raise CheckpointError("RW736", f"files of ranks are missing: {numbers[-1]} is the last number, {len(numbers)} are there")
+    parts: dict[str, dict[tuple[int, ...], TensorRecord]] = {}
+    for content in contents:
+        for name, record in content.tree.items():
+            if record.part is None:
+                raise Damaged(f"{content.files[0].name} does not say which part of {name[:100]} it holds")
+            known = parts.setdefault(name, {})
+            if known.setdefault(record.part.offsets, record) is not record:
+                raise Damaged(f"two files hold the part of {name[:100]} at {list(record.part.offsets)}; one of them is of another save")
+    note = "the sizes of the tensors are what the ranks' parts add up to"
+    return joined_content(
+        f"safetensors of {len(contents)} ranks", {name: _whole(name, each) for name, each in parts.items()}, contents, (note,)
+    )
+
+
+def _whole(name: str, parts: dict[tuple[int, ...], TensorRecord]) -> TensorRecord:
+    first, *others = parts.values()
+    if any(other.dtype != first.dtype or len(other.shape) != len(first.shape) for other in others):
+        raise Damaged(f"the files of the ranks disagree about {name[:100]}")
+    boxes = [(offsets, record.shape) for offsets, record in parts.items()]
+    shape = tuple(max(ends) for ends in zip(*([o + s for o, s in zip(*box)] for box in boxes)))
+    check_cover(name, shape, boxes)
+    chunks = tuple(record.part for record in parts.values() if record.part is not None and record.numel)
+    return TensorRecord(first.dtype, shape, chunks=chunks) if chunks else replace(first, unreadable="", part=None)
 
 
 def _record(path: Path, name: str, entry: Any, start: int, data: Any, crc: int | None) -> TensorRecord:
