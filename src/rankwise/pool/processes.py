@@ -6,7 +6,6 @@ import itertools
 import logging
 import math
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
 from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.backend import Machine, PoolOptions, Requests, memory_limits, plan_workers, states_of, this_machine
+from rankwise.pool.clock import monotonic
 from rankwise.pool.errors import no_worker, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
@@ -75,7 +75,7 @@ class Processes:
         self.lifecycle = Lifecycle(state, self._listener, self)
         self._supervisor = Supervisor(state, self.lifecycle)
         try:
-            self.lifecycle.go_on(time.monotonic())
+            self.lifecycle.go_on(monotonic())
             self._listener.start()
         except BaseException as error:
             self.lifecycle.close()
@@ -114,7 +114,7 @@ class Processes:
             fast_path = self._fast_path(model, encoded, rows, key)
             if fast_path is not None:
                 return fast_path
-        now = time.monotonic()
+        now = monotonic()
         future = TaskFuture(model, encoded, now, self)
         if is_lazy:
             future.is_lazy = True
@@ -135,7 +135,7 @@ class Processes:
         return GroupedStream(self, options).results(requests)
 
     def submit_chunk(self, chunk: Chunk) -> Future[Any]:
-        chunk.submitted = time.monotonic()
+        chunk.submitted = monotonic()
         self._queue(chunk)
         return chunk
 
@@ -150,14 +150,14 @@ class Processes:
             model.awaiting_load.append(future)
             if self._scheduler.is_loaded(model):
                 self.state.tell_loaded(model)
-            self._plan(time.monotonic())
+            self._plan(monotonic())
         self.state.settle()
         return future
 
     def unload(self, model: ModelState) -> None:
         with self._lock:
             self._scheduler.let_leave(model)
-            self._act(self._scheduler.leaving_drops(), time.monotonic())
+            self._act(self._scheduler.leaving_drops(), monotonic())
 
     def add(self, name: str, model: Model) -> None:
         """A worker loads it when it is asked for."""
@@ -228,7 +228,7 @@ class Processes:
             else:
                 task.alone = True
                 self._scheduler.add_again([task])
-                self._plan(time.monotonic())
+                self._plan(monotonic())
         state.settle()
 
     def _queue(self, task: Task) -> None:
@@ -273,7 +273,7 @@ class Processes:
         return state
 
     def _remove(self, model: ModelState, successor: ModelState | None) -> None:
-        now = time.monotonic()
+        now = monotonic()
         with self._lock:
             self.state.remove_model(model, successor)
             self._let_leave(now)
@@ -284,7 +284,7 @@ class Processes:
 
     def take_message(self, worker: WorkerState, message: tuple[Any, ...] | None) -> None:
         """One packet of a worker; None: it has closed its socket."""
-        now = time.monotonic()
+        now = monotonic()
         with self._lock:
             if message is None:
                 self.lifecycle.socket_closed(worker)

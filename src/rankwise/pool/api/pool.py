@@ -7,7 +7,6 @@ import atexit
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -20,6 +19,7 @@ from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
 from rankwise.pool.api.model import Model, check_models, is_importing_script
 from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited, checked_options, checked_seed, is_request, stream_options
 from rankwise.pool.backend import Backend, Growing, PoolOptions, check_shape, start
+from rankwise.pool.clock import monotonic
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.schedule.state import ModelState, seed_of
@@ -210,9 +210,9 @@ class Pool:
             for future in list(self._joint):
                 future.cancel()
         else:
-            started = time.monotonic()
+            started = monotonic()
             wait(list(self._joint), timeout)  # before the pool takes no more tasks: what combines outputs may have some
-            timeout = max(0.0, timeout - (time.monotonic() - started)) if timeout is not None else None
+            timeout = max(0.0, timeout - (monotonic() - started)) if timeout is not None else None
         self._backend.close(cancel, timeout)
 
     def has_open_tasks(self) -> bool:

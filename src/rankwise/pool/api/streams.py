@@ -19,6 +19,7 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import check_number, shown
+from rankwise.pool.clock import monotonic
 from rankwise.pool.errors import PoolFull
 
 WINDOW = 64  # requests under way where each has a future of its own, and the caller did not say
@@ -54,7 +55,7 @@ class Stream:
         self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw  # times this thread had to give its core away
 
     def results(self, requests: Iterable[Any]) -> Iterator[Any]:
-        source, waiting, monotonic = iter(requests), self._waiting, time.monotonic
+        source, waiting = iter(requests), self._waiting
         last = monotonic()
         try:
             while True:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from rankwise.pool.clock import monotonic, monotonic_ns
 from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, pool_elsewhere, pool_full, removed, too_large
 from rankwise.pool.memory.shared_memory import Arena
 from rankwise.pool.schedule.scheduler import Scheduler
@@ -83,7 +83,7 @@ class PoolState:
 
     def close(self, cancel: bool, timeout: float | None) -> None:
         """Take no new tasks; wait for the tasks that are there, or cancel the waiting ones."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else monotonic() + timeout
         with self.lock:
             self.is_closing = True
             if cancel:
@@ -91,7 +91,7 @@ class PoolState:
                 self.fail_waiting()
         self.settle()
         with self.lock:
-            while self.is_any_open() and not self.is_closed and (end is None or time.monotonic() < end):
+            while self.is_any_open() and not self.is_closed and (end is None or monotonic() < end):
                 self.all_done.wait(0.05)
             self.is_closed = True
             self.fail_waiting()
@@ -366,7 +366,7 @@ def _shown_worker(worker: WorkerState) -> dict[str, Any]:
         "memory_bytes": worker.held_bytes,
         "inflight": sum(map(_requests, worker.inflight.values())),
         "running": order.model.name if order is not None else None,
-        "running_s": (time.monotonic_ns() - since_ns) / 1e9 if order is not None else None,
+        "running_s": (monotonic_ns() - since_ns) / 1e9 if order is not None else None,
     }
 
 

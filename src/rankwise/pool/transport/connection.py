@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from rankwise.pool.clock import monotonic, monotonic_ns
 from rankwise.pool.errors import Death
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.schedule.state import Seat
@@ -135,7 +136,7 @@ class StatusPage:
     def chunk(self, serial: int) -> Callable[[int], bool]:
         """Worker: I run this chunk. What comes back is called with the place of each request before it begins, and says False where it
         and those behind it have been taken back."""
-        words, now_ns, cut_at = self.words, time.monotonic_ns, _CUTS + serial % _NUM_CUTS
+        words, now_ns, cut_at = self.words, monotonic_ns, _CUTS + serial % _NUM_CUTS
 
         def begins(place: int) -> bool:
             if words[cut_at] == serial:
@@ -200,7 +201,7 @@ def watch_for_answer(page: StatusPage, serial: int, now_ns: int) -> None:
     """In the caller's thread. Not for long where the worker does not begin, or runs on this very core, which it gets when we sleep."""
     words, soon_ns, until_ns = page.words, now_ns + _BEGIN_NS, now_ns + _WATCH_ANSWER_NS
     while words[ANSWERED] != serial:
-        now_ns = time.monotonic_ns()
+        now_ns = monotonic_ns()
         if now_ns > until_ns or (now_ns > soon_ns and (words[0] != serial or words[RUNS_ON] == current_cpu())):
             return
         os.sched_yield()
@@ -215,16 +216,16 @@ class PostWatch:
 
     def watch(self, last: int) -> None:
         """Until a packet is posted after the one with the serial `last`, where quick tasks follow each other closely."""
-        words, now_ns = self._page.words, time.monotonic_ns()
+        words, now_ns = self._page.words, monotonic_ns()
         self._streak = self._streak + 1 if now_ns - self._watched_ns < _CLOSE_NS else 0
         if self._streak:
             is_alone = words[POSTED_FROM] != current_cpu()
             if not is_alone and self._streak >= _STREAK:
                 self._streak, is_alone = 1, _move()
             until_ns = now_ns + _WATCH_POST_NS
-            while is_alone and words[POSTED] == last and time.monotonic_ns() < until_ns:
+            while is_alone and words[POSTED] == last and monotonic_ns() < until_ns:
                 os.sched_yield()
-        self._watched_ns = time.monotonic_ns()
+        self._watched_ns = monotonic_ns()
 
 
 def _move() -> bool:
@@ -364,8 +365,8 @@ def stack_of(handle: WorkerHandle) -> str:
     before = len(handle.crash_notes())
     if not handle.signal(STACK_SIGNAL):
         return "(its stack could not be read: the worker is gone)"
-    end, notes, last = time.monotonic() + _ANSWER_S, "", ""
-    while time.monotonic() < end and not (notes and notes == last):
+    end, notes, last = monotonic() + _ANSWER_S, "", ""
+    while monotonic() < end and not (notes and notes == last):
         time.sleep(_SETTLE_S)
         last, notes = notes, handle.crash_notes()[before:]
     frames = [line.strip() for line in notes.splitlines() if line.startswith("  File ")]

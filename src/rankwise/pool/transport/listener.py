@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+from rankwise.pool.clock import monotonic, monotonic_ns
 from rankwise.pool.schedule.state import WorkerState
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import answer, open_window
@@ -162,7 +163,7 @@ class Listener:
 
     def help(self, task: Task, timeout: float | None) -> float | None:
         """In the caller's thread: read what the workers say until the task is over. Returns what is left of the timeout."""
-        end, me = None if timeout is None else time.monotonic() + timeout, threading.get_ident()
+        end, me = None if timeout is None else monotonic() + timeout, threading.get_ident()
         if self._reader is not None:
             self._reader.plan_now()
         while not task.is_over:
@@ -186,9 +187,9 @@ class Listener:
                 self.let_go()
                 if is_one_of_several or worker.inflight:  # a caller that waits for these comes soon, or the other thread takes over
                     self._give_grace()
-            if end is not None and time.monotonic() >= end:
+            if end is not None and monotonic() >= end:
                 break
-        return None if end is None else max(0.0, end - time.monotonic())
+        return None if end is None else max(0.0, end - monotonic())
 
     def let_go(self) -> None:
         """This thread reads no worker's packets any more. It may have been doing so when a signal came, whose handler now closes the pool:
@@ -251,12 +252,12 @@ class Listener:
     def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
         handle: WorkerHandle = worker.handle
         if task.brisk:
-            watch_for_answer(handle.page, task.brisk, time.monotonic_ns())
+            watch_for_answer(handle.page, task.brisk, monotonic_ns())
         while not task.is_over and not handle.is_gone:
             try:
                 message = handle.receiver.receive(wait=True)
             except BlockingIOError:  # nothing for a while: look whether there is still something to wait for
-                if end is not None and time.monotonic() >= end:
+                if end is not None and monotonic() >= end:
                     return
                 continue
             self._take_in(worker, message)
@@ -272,7 +273,7 @@ class Listener:
             for fd, _ in poll.poll(_LOOK_UP_MS):
                 if not self._read_packets(by_fd[fd], 1):
                     return
-            if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
+            if task.worker not in workers or (end is not None and monotonic() >= end):  # it waits again, or for another one
                 return
 
     def _read_packets(self, worker: WorkerState, most: int = _PACKETS) -> bool:
@@ -295,7 +296,7 @@ class Listener:
         events, next_tick = self._events, 0.0
         try:
             while not events.is_closed:
-                now = time.monotonic()
+                now = monotonic()
                 if now >= next_tick:
                     self._take_over()
                     self._read_arrived()  # also where a loop reads: its thread may be busy, or wait for a result that another one delays
@@ -311,11 +312,11 @@ class Listener:
 
     def _listen(self, next_tick: float) -> None:
         self._sleeps_until = until = self._events.next_moment(next_tick) if self._reader is None else next_tick
-        for fd, _ in self._epoll.poll(max(0.0, until - time.monotonic())):
+        for fd, _ in self._epoll.poll(max(0.0, until - monotonic())):
             act = self._acts.get(fd)
             if act is not None:  # it may have been forgotten by what another one did
                 act()
-        self._events.on_time(time.monotonic())
+        self._events.on_time(monotonic())
 
     def _end_grace(self) -> None:
         self._grace.clear()
@@ -377,7 +378,7 @@ class LoopReader:
     def plan_now(self) -> None:
         """This thread is about to wait for a result; where it is the loop's, nothing would be planned meanwhile."""
         if self._is_to_plan and threading.get_ident() == self._thread:
-            self._events.go_on(time.monotonic())
+            self._events.go_on(monotonic())
 
     def stop(self) -> None:
         """Stop reading; called in the loop's own thread."""
@@ -388,7 +389,7 @@ class LoopReader:
 
     def _plan(self) -> None:
         self._is_to_plan = False
-        self._events.go_on(time.monotonic())
+        self._events.go_on(monotonic())
         self._set_timer(self._events.next_moment(math.inf))
 
     def _read(self) -> None:
@@ -400,11 +401,11 @@ class LoopReader:
             if self._timer is not None:
                 self._timer.cancel()
             self._rings_at = moment
-            self._timer = self._loop.call_later(max(0.0, moment - time.monotonic()), self._ring)
+            self._timer = self._loop.call_later(max(0.0, moment - monotonic()), self._ring)
 
     def _ring(self) -> None:
         self._timer, self._rings_at = None, math.inf
-        self._events.on_time(time.monotonic())
+        self._events.on_time(monotonic())
         self._set_timer(self._events.next_moment(math.inf))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UsageError
+from rankwise.pool.clock import monotonic
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part, each_node
 from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
@@ -224,7 +224,7 @@ class FastPath:
         state, scheduler = self._state, self._scheduler
         with self._lock:
             worker = scheduler.idle_holder(model)
-            if worker is None or state.is_closing or (rows and not scheduler.is_best_alone(model, time.monotonic())):
+            if worker is None or state.is_closing or (rows and not scheduler.is_best_alone(model, monotonic())):
                 return None
             handle: WorkerHandle = worker.handle
             if handle.known_segments < len(self._arena.segments):  # the long way shows them to it
@@ -239,7 +239,7 @@ class FastPath:
             words = handle.page.words
             words[POSTED_FROM] = current_cpu()
             words[POSTED] = serial
-            task = TaskFuture(model, encoded, time.monotonic(), self._owner)
+            task = TaskFuture(model, encoded, monotonic(), self._owner)
             if model.order_s is not None and model.order_s < _BRISK_S:
                 task.brisk = serial
             if rows:
@@ -253,7 +253,7 @@ class FastPath:
     def finish(self, worker: WorkerState, message: tuple[Any, ...]) -> bool:
         """The answer to the one order a worker had, if all is as usual; False where `take_message` has to handle it."""
         _, serial, nanoseconds, ok, node, flags = message
-        state, scheduler, now = self._state, self._scheduler, time.monotonic()
+        state, scheduler, now = self._state, self._scheduler, monotonic()
         with self._lock:
             order = worker.inflight.get(serial)
             if order is None or flags or not ok or order.tasks[0].is_over:

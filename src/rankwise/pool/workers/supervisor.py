@@ -6,7 +6,6 @@ import itertools
 import logging
 import signal
 import threading
-import time
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 from rankwise.files import text_if_readable
+from rankwise.pool.clock import monotonic, monotonic_ns
 from rankwise.pool.errors import (
     Death,
     OomWatch,
@@ -52,7 +52,7 @@ class Lifecycle:
         self._state, self._scheduler, self._listener, self._events = state, state.scheduler, listener, events
         self._numbers = itertools.count(1)
         self._early_deaths = self._left_early = 0
-        self.oom = OomWatch(time.monotonic())
+        self.oom = OomWatch(monotonic())
         self._signalled: deque[tuple[float, WeakSet[Any]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under what
         self.workers: dict[int, WorkerState] = {}
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
@@ -118,7 +118,7 @@ class Lifecycle:
             self._fork_server_died(fork_server)
         elif message[0] == "ready":
             fork_server.is_ready = self._was_ever_ready = True
-            self._ready_since = time.monotonic()
+            self._ready_since = monotonic()
         elif message[0] == "failed":
             fork_server.complaint = message[1]
         elif message[0] == "born" and message[1] in self.workers:
@@ -179,7 +179,7 @@ class Lifecycle:
         worker.handle.is_gone = True
         with worker.handle.reading, self._state.lock:
             self._remove(worker, Death(None))
-            self._try_later(worker.handle.seat, time.monotonic(), pause_s(UNBORN_FROM + self._unmade), why)
+            self._try_later(worker.handle.seat, monotonic(), pause_s(UNBORN_FROM + self._unmade), why)
 
     def remove_dead(self, worker: WorkerState, exit_code: int | None) -> None:
         """Remove a worker that has ended, and replace it. Runs in the listener's thread, without the lock."""
@@ -198,7 +198,7 @@ class Lifecycle:
                     log.warning("worker %d (pid %d) %s; it is replaced", worker.number, handle.pid, death.text)
                 if not self._state.is_closed:
                     self._replace(handle.seat, death, is_early and bool(handle.pid))
-        self._events.go_on(time.monotonic())
+        self._events.go_on(monotonic())
 
     def _replace(self, seat: Seat, death: Death, is_early: bool) -> None:
         """Start another worker: at once, or after a growing pause where this one did not even get ready. Give up after three early exits
@@ -208,14 +208,14 @@ class Lifecycle:
         if self._left_early >= _MAX_EARLY_DEATHS and not self._has_had_one:
             self._state.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
             return
-        now = time.monotonic()
+        now = monotonic()
         self._vacant.append((now + pause_s(self._early_deaths), seat))
         self.go_on(now)
 
     def _death(self, handle: WorkerHandle, exit_code: int | None) -> Death:
         if exit_code not in (None, -signal.SIGKILL) or handle.verdict is not None:
             return handle.death(exit_code)
-        ran_out = self.oom.look(time.monotonic())
+        ran_out = self.oom.look(monotonic())
         return handle.death(exit_code, out_of_memory=bool(ran_out), is_guess=ran_out == "perhaps")
 
     def _drain(self, worker: WorkerState) -> None:
@@ -249,7 +249,7 @@ class Lifecycle:
             ran: list[Any] = [
                 item for order in orders if order.serial == running for item in ([order.model] if order.is_load else order.tasks)
             ]
-            self._signalled.append((time.monotonic(), WeakSet(ran)))
+            self._signalled.append((monotonic(), WeakSet(ran)))
         for order in orders:
             was_running = order.serial == running
             if order.is_load:
@@ -278,14 +278,14 @@ class Lifecycle:
 
     def _signalled_without(self, task: Task | ModelState) -> int:
         """How many workers ended lately by a signal while they ran another task, or built another model."""
-        since = time.monotonic() - _LATELY_S
+        since = monotonic() - _LATELY_S
         return sum(moment > since and task not in ran for moment, ran in self._signalled)
 
     def _died_building(self, model: ModelState, was_running: bool, death: Death) -> None:
         if not was_running or model.broken is not None:
             return
         model.build_failures += 1
-        model.not_before = time.monotonic() + back_off_s(model.build_failures)
+        model.not_before = monotonic() + back_off_s(model.build_failures)
         if is_hopeless(model.build_failures, death, self._signalled_without(model)):
             self._state.break_model(model, build_died(model.name, model.build_failures, death))
 
@@ -295,7 +295,7 @@ class Lifecycle:
         self._listener.forget(fork_server.control.fileno())
         with state.lock:
             self.fork_server = None
-            complaint = self._why_not_again(fork_server, time.monotonic())
+            complaint = self._why_not_again(fork_server, monotonic())
             for worker in self.workers.values():
                 worker.handle.is_orphan = True
                 if worker.handle.pid:
@@ -343,7 +343,7 @@ class Supervisor:
         self._state, self._scheduler, self._lifecycle = state, state.scheduler, lifecycle
         self._stopped_since: dict[int, float] = {}
         self._lost_since: dict[int, tuple[int, float]] = {}
-        self._looked, self._blind_until = time.monotonic(), 0.0
+        self._looked, self._blind_until = monotonic(), 0.0
 
     def look(self, now: float) -> None:
         """Look at all workers. The listener's thread calls this several times a second."""
@@ -394,7 +394,7 @@ class Supervisor:
     def _recall(self, worker: WorkerState) -> None:
         """Orders that wait behind a slow task go to an idle worker."""
         page = worker.handle.page
-        if not worker.inflight or (time.monotonic_ns() - page.running[1]) / 1e9 < RECALL_AFTER_S:
+        if not worker.inflight or (monotonic_ns() - page.running[1]) / 1e9 < RECALL_AFTER_S:
             return
         with self._state.lock:
             serial, _ = page.running
@@ -407,7 +407,7 @@ class Supervisor:
             # The worker begins none of them any more, except perhaps the first, which it may have begun at this very moment. That one
             # then runs twice, and one of its answers is thrown away. Leaving it there would be wrong: if the worker has seen the note,
             # the task would never run.
-            self._scheduler.recall(worker, behind, time.monotonic())
+            self._scheduler.recall(worker, behind, monotonic())
 
     def _cut_chunk(self, worker: WorkerState, serial: int) -> None:
         """Give the requests of a chunk that wait behind a slow one to other workers. As with orders, the next one may have just begun."""
@@ -424,7 +424,7 @@ class Supervisor:
         order = worker.inflight.get(serial)
         if order is None or order.model.limit_s is None:
             return None
-        seconds = time.monotonic() - max(since_ns / 1e9, self._blind_until)
+        seconds = monotonic() - max(since_ns / 1e9, self._blind_until)
         return seconds if seconds > order.model.limit_s else None
 
     def _end_hung(self, handle: WorkerHandle, hung_s: float) -> None:
