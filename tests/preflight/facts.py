@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import importlib
 from typing import Any
 
+from rankwise.preflight.catalogue import all_checks
 from rankwise.preflight.job import Host, Job, Link
 from rankwise.preflight.plan import CheckPlan
 
@@ -20,63 +23,6 @@ GPU = {
     "processes": [],
 }
 DRIVER = {"gpus": [GPU, GPU], "xids": {}, "xids_blind": ""}
-HEALTHY: dict[str, dict[str, Any]] = {
-    "address": {"name": "node-a", "addresses": ["10.0.0.1"], "error": "", "own": False},
-    "interface": {
-        "route": "eth0",
-        "source": "10.0.0.2",
-        "mtu": 1500,
-        "gloo": {"name": "eth0", "address": "10.0.0.2", "why": "the host name resolves so"},
-        "nccl": {"name": "eth0", "address": "10.0.0.2", "why": "the first that is up"},
-        "is_lost": False,
-        "known": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "docker0": ["172.17.0.1"]},
-        "variables": {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""},
-    },
-    "rendezvous-port": {"port": 29500, "opens": False, "free": True, "reached": "", "error": "", "holders": []},
-    "memory": {"source": "machine", "limit": 64 * GIB, "left": 60 * GIB, "ranks": 2},
-    "cpu": {"cores": 16.0, "ranks": 2, "busy": 0.1, "steal": 0.0},
-    "shared-memory": {"size": 32 * GIB, "free": 32 * GIB, "ranks": 2, "error": ""},
-    "ulimits": {"files": 65536, "files_hard": 65536, "locked": None, "rdma": True, "ranks": 2},
-    "disk": {"folder": "/data", "free": 500 * GIB, "error": ""},
-    "leftovers": {"found": [], "count": 0, "unseen": 0},
-    "versions": {
-        "python": "3.12.1",
-        "torch": "2.13.0",
-        "cuda": "13.0",
-        "driver": "580.1",
-        "nccl": "2.28.9",
-        "nccl_net": "none",
-        "gloo": "there",
-        "rankwise": "0.1.0",
-        "error": "",
-    },
-    "platforms": {"os": "Debian 12", "kernel": "6.1", "libc": "glibc 2.36", "arch": "x86_64", "cpu": "EPYC", "cores": "32"},
-    "variables": {"variables": {"NCCL_DEBUG": "WARN"}},
-    "code": {"files": {"train.py": "aa", "model.py": "bb"}, "script": "train.py"},
-    "gpu-count": {
-        "present": 2,
-        "names": ["NVIDIA H200", "NVIDIA H200"],
-        "why_none": "",
-        "seen_by_torch": 2,
-        "cuda_build": True,
-        "error": "",
-        "visible": None,
-        "ranks": 2,
-    },
-    "gpu-memory": DRIVER,
-    "gpu-health": DRIVER,
-    "gpu-peers": {"gpus": 2, "blocked": []},
-    "fit": {
-        "target": "m:step",
-        "largest": 64,
-        "first_failing": 96,
-        "why": "",
-        "error": "",
-        "device": "cuda",
-        "memory": 140 * GIB,
-        "peak": GIB,
-    },
-}
 GOOD_LINK: dict[str, Any] = {
     "rtt_s": 0.0002,
     "lost_out": 0.0,
@@ -86,6 +32,14 @@ GOOD_LINK: dict[str, Any] = {
     "up": 1.1e9,
     "down": 1.2e9,
 }
+
+
+@functools.cache
+def healthy_facts() -> dict[str, Any]:
+    """What each check's `look` returns on a healthy host: `HEALTHY` in the check's own test."""
+    modules = {check.name: f"{__package__}.checks.test_{check.name.replace('-', '_')}" for check in all_checks()}
+    found = {name: importlib.import_module(module) for name, module in modules.items()}
+    return {name: module.HEALTHY for name, module in found.items() if hasattr(module, "HEALTHY")}
 
 
 def job_of(num_hosts: int, **more: Any) -> Job:
@@ -98,7 +52,7 @@ def job_of(num_hosts: int, **more: Any) -> Job:
         Host(
             name,
             i,
-            copy.deepcopy(HEALTHY),
+            copy.deepcopy(healthy_facts()),
             {"nnodes": num_hosts, "node_rank": i, "nproc": 2, "master": "node-a", "port": 29500, "tries": {}},
         )
         for i, name in enumerate(names)

@@ -7,6 +7,8 @@ import pytest
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
 from tests.preflight.facts import facts_of
 
+HEALTHY = {"name": "node-a", "addresses": ["10.0.0.1"], "error": "", "own": False}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "name unresolvable": (
         lambda job: facts_of(job, 1, "address").update(addresses=[], error="Name or service not known"),

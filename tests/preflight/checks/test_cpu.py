@@ -7,6 +7,8 @@ import pytest
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
 from tests.preflight.facts import facts_of
 
+HEALTHY = {"cores": 16.0, "ranks": 2, "busy": 0.1, "steal": 0.0}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "few cores": (lambda job: facts_of(job, 1, "cpu").update(cores=1.0), "warn", "RW612", "1 cores for 2 ranks"),
     "busy": (lambda job: facts_of(job, 1, "cpu").update(busy=0.9), "warn", "RW612", "90% busy"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
-from tests.preflight.facts import facts_of
+from tests.preflight.facts import GIB, facts_of
+
+HEALTHY = {"folder": "/data", "free": 500 * GIB, "error": ""}
 
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "disk full": (lambda job: facts_of(job, 1, "disk").update(free=1 << 20), "fail", "RW615", "1 MiB free"),

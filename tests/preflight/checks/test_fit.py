@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
-from tests.preflight.facts import facts_of
+from tests.preflight.facts import GIB, facts_of
+
+HEALTHY = {
+    "target": "m:step",
+    "largest": 64,
+    "first_failing": 96,
+    "why": "",
+    "error": "",
+    "device": "cuda",
+    "memory": 140 * GIB,
+    "peak": GIB,
+}
 
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "nothing fits": (lambda job: facts_of(job, 1, "fit").update(largest=0, first_failing=1), "fail", "RW640", "not even one sample"),

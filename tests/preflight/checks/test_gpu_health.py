@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
-from tests.preflight.facts import GPU, facts_of
+from tests.preflight.facts import DRIVER, GPU, facts_of
+
+HEALTHY = DRIVER
 
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "ECC": (lambda job: facts_of(job, 1, "gpu-health").update(gpus=[GPU | {"ecc": 3}]), "fail", "RW632", "3 uncorrected"),

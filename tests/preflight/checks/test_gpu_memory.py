@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
-from tests.preflight.facts import GIB, GPU, facts_of
+from tests.preflight.facts import DRIVER, GIB, GPU, facts_of
+
+HEALTHY = DRIVER
 
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "GPU memory": (lambda job: facts_of(job, 1, "gpu-memory").update(gpus=[GPU, GPU | {"used": 100 * GIB}]), "fail", "RW631", "GPU 1 of node-b"),

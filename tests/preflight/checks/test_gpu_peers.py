@@ -7,6 +7,8 @@ import pytest
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
 from tests.preflight.facts import facts_of
 
+HEALTHY = {"gpus": 2, "blocked": []}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "no peer access": (lambda job: facts_of(job, 1, "gpu-peers").update(blocked=[[0, 1]]), "warn", "RW634", "0→1"),
 }  # fmt: skip

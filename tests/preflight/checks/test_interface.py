@@ -7,6 +7,17 @@ import pytest
 from tests.preflight.checks.judging import Change, Fault, assert_told, assert_told_on_node_b, reach
 from tests.preflight.facts import facts_of
 
+HEALTHY = {
+    "route": "eth0",
+    "source": "10.0.0.2",
+    "mtu": 1500,
+    "gloo": {"name": "eth0", "address": "10.0.0.2", "why": "the host name resolves so"},
+    "nccl": {"name": "eth0", "address": "10.0.0.2", "why": "the first that is up"},
+    "is_lost": False,
+    "known": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "docker0": ["172.17.0.1"]},
+    "variables": {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""},
+}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "gloo variable names nothing": (
         lambda job: facts_of(job, 1, "interface")["variables"].update(GLOO_SOCKET_IFNAME="^docker"),

@@ -7,6 +7,8 @@ import pytest
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
 from tests.preflight.facts import GIB, facts_of
 
+HEALTHY = {"found": [], "count": 0, "unseen": 0}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "leftover": (
         lambda job: facts_of(job, 1, "leftovers").update(

@@ -7,6 +7,8 @@ import pytest
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
 from tests.preflight.facts import GIB, facts_of
 
+HEALTHY = {"source": "machine", "limit": 64 * GIB, "left": 60 * GIB, "ranks": 2}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "little memory": (lambda job: facts_of(job, 1, "memory").update(source="cgroup", limit=GIB, left=GIB // 2), "fail", "RW611", "256 MiB"),
     "less memory than the others": (lambda job: facts_of(job, 1, "memory").update(left=10 * GIB), "warn", "RW611", "5.0 GiB"),

@@ -7,6 +7,8 @@ import pytest
 from tests.preflight.checks.judging import Change, Fault, assert_told, assert_told_on_node_b, told
 from tests.preflight.facts import facts_of
 
+HEALTHY = {"port": 29500, "opens": False, "free": True, "reached": "", "error": "", "holders": []}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "port held": (
         lambda job: facts_of(job, 1, "rendezvous-port").update(

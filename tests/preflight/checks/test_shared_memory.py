@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
-from tests.preflight.facts import facts_of
+from tests.preflight.facts import GIB, facts_of
+
+HEALTHY = {"size": 32 * GIB, "free": 32 * GIB, "ranks": 2, "error": ""}
 
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "small shm": (lambda job: facts_of(job, 1, "shared-memory").update(size=64 << 20, free=64 << 20), "warn", "RW613", "64 MiB"),

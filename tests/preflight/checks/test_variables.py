@@ -8,6 +8,8 @@ from rankwise.preflight.checks.variables import _shown
 from tests.preflight.checks.judging import Change, assert_told_on_node_b, result_of
 from tests.preflight.facts import facts_of, job_of
 
+HEALTHY = {"variables": {"NCCL_DEBUG": "WARN"}}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "nccl variable": (lambda job: facts_of(job, 1, "variables")["variables"].update(NCCL_PROTO="LL"), "fail", "RW125", "NCCL_PROTO"),
     "own variable": (lambda job: facts_of(job, 1, "variables")["variables"].update(CUDA_VISIBLE_DEVICES="1"), "warn", "RW125", "not set on"),

@@ -7,6 +7,18 @@ import pytest
 from tests.preflight.checks.judging import Change, assert_told_on_node_b
 from tests.preflight.facts import facts_of
 
+HEALTHY = {
+    "python": "3.12.1",
+    "torch": "2.13.0",
+    "cuda": "13.0",
+    "driver": "580.1",
+    "nccl": "2.28.9",
+    "nccl_net": "none",
+    "gloo": "there",
+    "rankwise": "0.1.0",
+    "error": "",
+}
+
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     "torch version": (lambda job: facts_of(job, 1, "versions").update(torch="2.12.0"), "fail", "RW123", "2.13.0 on node-a and node-c, 2.12.0 on node-b"),
     "python patch": (lambda job: facts_of(job, 1, "versions").update(python="3.12.2"), "warn", "RW123", "3.12.2"),
