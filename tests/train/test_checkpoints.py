@@ -20,9 +20,10 @@ from torch import nn
 from rankwise import train
 from rankwise.errors import TrainError
 from rankwise.train import committed
-from rankwise.train.captured import check_plain
+from rankwise.train.captured import check_plain, on_cpu
 from tests.families import mostly_live
 from tests.train.farm import Farm
+from tests.train.jobs import Stream, flat, regression_data, small_model
 from tests.weights.nets import Turned
 
 JOBS = "tests.train.jobs_checkpoints"
@@ -471,6 +472,54 @@ def test_a_checkpoint_inside_a_window_is_told_to_all_ranks(farm: Farm, tmp_path:
     assert [outcome.code for outcome in outcomes] == ["RW705", "RW711"], outcomes
 
 
+def trained_until_left(folder: Path, accumulate: int, source: str, left_at: int | None = None, how: str = "") -> list[float]:
+    """Two epochs of six batches, or until a batch is taken (`top`) or has given its gradients (`bottom`); that leaves the loop."""
+    model = small_model()
+    step = train.Step(model, torch.optim.AdamW(model.parameters()), accumulate=accumulate)
+    data = regression_data(23)
+    loader = train.Loader(Stream(data) if source == "stream" else data, 4, shuffle=source != "stream")
+    checkpoints = train.Checkpoints(folder, model=model, optimizer=step.optimizer, step=step, loader=loader)
+    checkpoints.resume()
+    number = 0
+    for _ in loader.epochs(2):
+        for x, y in step.over(loader, count=(lambda batch: len(batch[0])) if source == "counted" else None):
+            number += 1
+            if number == left_at and how == "top":
+                break
+            with step:
+                loss = nn.functional.mse_loss(model(x), y)
+            step.backward(loss)
+            if number == left_at:
+                break
+        if number == left_at:
+            checkpoints.save(step.count)
+            break
+    return flat(model)
+
+
+@pytest.mark.parametrize("source", ["planned", "counted", "stream"])
+@pytest.mark.parametrize(
+    ("accumulate", "left_at", "how"), [(1, 3, "top"), (1, 6, "top"), (4, 2, "bottom"), (4, 6, "top"), (4, 5, "bottom")]
+)
+def test_batches_that_were_not_stepped_yet_are_read_again(tmp_path: Path, source: str, accumulate: int, left_at: int, how: str) -> None:
+    undisturbed = trained_until_left(tmp_path / "undisturbed", accumulate, source)
+    trained_until_left(tmp_path, accumulate, source, left_at, how)
+
+    assert trained_until_left(tmp_path, accumulate, source) == undisturbed
+
+
+def test_a_checkpoint_before_a_batchs_loss_holds_the_place_before_that_batch(tmp_path: Path) -> None:
+    model = small_model()
+    step = train.Step(model, torch.optim.AdamW(model.parameters()))
+    loader = train.Loader(regression_data(23), 4)
+    for number, (x, _) in enumerate(step.over(loader)):
+        if number == 2:
+            assert loader.state_dict()["done"] == 8
+        step.backward(model(x).mean())
+
+    assert loader.state_dict() == {**loader.state_dict(), "epoch": 1, "done": 0}
+
+
 def test_tensors_around_others_are_saved_each_with_its_own_values(farm: Farm, tmp_path: Path) -> None:
     saved, resumed = farm.run("whole_of_parts", 1, jobs=JOBS, folder=tmp_path)[0]
 
@@ -501,3 +550,12 @@ def test_a_state_of_many_tensors_is_looked_at_without_saving_each_of_them(monkey
     check_plain({"model": {str(number): torch.zeros(1) for number in range(1000)}, "names": {"a", "b"}})
 
     assert sizes == [1]
+
+
+def test_tensors_that_can_be_saved_as_they_are_are_not_touched() -> None:
+    whole, part = torch.ones(3), torch.ones(3)[:2]
+
+    state = on_cpu({"whole": whole, "part": part}, copy=False)
+
+    assert state["whole"] is whole and state["part"] is not part
+    assert on_cpu({"whole": whole}, copy=True)["whole"].data_ptr() != whole.data_ptr()

@@ -56,6 +56,8 @@ def on_cpu(thing: Any, *, copy: bool) -> Any:
     seen: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not copy and type(tensor) is torch.Tensor and tensor.is_cpu and not tensor.requires_grad and _is_whole(tensor):
+            return tensor  # as it is: of most tensors nothing else need be asked, and there may be many thousand
         if not _has_own_memory(tensor):
             return tensor  # refused by check_plain
         if not tensor.numel() or _is_around_others(tensor):
@@ -128,8 +130,12 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _alone(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
     """torch saves the whole memory a tensor is a part of, so a part is copied out."""
-    is_part = tensor.layout == torch.strided and tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
+    is_part = tensor.layout == torch.strided and not _is_whole(tensor)
     return tensor.to("cpu", copy=True) if copy or is_part else tensor.cpu()
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_nested and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def _check_memory(tensor: torch.Tensor) -> None:

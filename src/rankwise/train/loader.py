@@ -110,7 +110,7 @@ class Loader:
         except GeneratorExit:
             if loop.num_taken == 1:  # only looked at, as by `next(iter(loader))`: that uses up nothing of what is to be resumed
                 self._begin_at = done
-            elif not self.is_stream and loop.num_taken == loop.plan.num_steps:  # nobody asks for the end after it, as `zip` of two loaders
+            elif not self.is_stream and loop.num_done == loop.plan.num_steps:  # nobody asks for the end after it, as `zip` of two loaders
                 self._begin(loop.epoch + 1)
             else:
                 self.loop, self.epoch = loop, loop.epoch
@@ -119,7 +119,15 @@ class Loader:
             in_turn.remove(loop)
             if loop in self._open_loops:
                 self._open_loops.remove(loop)
-        self._begin(loop.epoch + 1)
+        loop.is_read = True
+        if loop.num_done == loop.num_taken:
+            self._begin(loop.epoch + 1)
+
+    def note_stepped(self, loop: Loop) -> None:
+        """A window of `Step` is complete with what this loop took last; it may have been read ahead, to the epoch's end."""
+        loop.num_stepped = loop.num_taken
+        if loop.is_read:
+            self._begin(loop.epoch + 1)
 
     def suit(self, least: int) -> None:
         """From the next epoch on, give no rank fewer samples than this, where a step has enough and the caller set no `min_batch_size`."""
@@ -225,7 +233,7 @@ class Loader:
         return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
 
     def _done(self, loop: Loop) -> int:
-        return loop.plan.done + loop.num_taken * self.global_batch if self.is_stream else loop.plan.done_after(loop.num_taken)
+        return loop.plan.done + loop.num_done * self.global_batch if self.is_stream else loop.plan.done_after(loop.num_done)
 
     def _check_ranks(self) -> None:
         if (now := group.world_size()) != self.world_size:
@@ -267,7 +275,14 @@ class Loop:
     order: torch.Tensor | range = range(0)
     trains: bool = False
     num_taken: int = 0
+    num_stepped: int = 0  # of those, where it trains: in windows that are complete
+    is_read: bool = False  # to its end
     portion: Portion | None = None  # what it took last
+
+    @property
+    def num_done(self) -> int:
+        """How many batches need not be read again; one that waits for its loss, or for the rest of its window, has trained nothing yet."""
+        return self.num_stepped if self.trains else self.num_taken
 
 
 class _OwnIndices:

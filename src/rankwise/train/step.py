@@ -19,7 +19,7 @@ from rankwise.errors import TrainError, UsageError
 from rankwise.train import group
 from rankwise.train.batches import num_samples_in
 from rankwise.train.errors import train_error
-from rankwise.train.loader import Loader
+from rankwise.train.loader import Loader, Loop
 from rankwise.train.parameters import check_optimizer, check_unchanged
 from rankwise.train.windows import Count, Micro, counted, planned, streamed
 
@@ -66,6 +66,7 @@ class Step:
         self._autocast: AbstractContextManager[Any] = torch.autocast(device.type, DTYPES[precision]) if precision in DTYPES else _NOTHING
         self.scaler = _scaler_of(model, device.type) if precision == "fp16" else None
         self._micro: Micro | None = None  # the batch whose loss is awaited
+        self._loop: tuple[Loader, Loop] | None = None  # that it is from
         self._is_window_open = False
         self._is_first = True
         self._skips_in_a_row = 0
@@ -84,6 +85,7 @@ class Step:
             for micro in self._micros(batches, count):
                 self._clear_others()
                 self._micro, self.num_samples = micro, micro.num_samples
+                self._loop = (batches, batches.loop) if isinstance(batches, Loader) else None
                 yield micro.batch
                 if self._micro is not None:
                     raise _out_of_order("a batch was left out: no loss was given to `step.backward` for it")
@@ -191,6 +193,9 @@ class Step:
         if self.scaler:
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        if self._loop is not None:
+            loader, loop = self._loop
+            loader.note_stepped(loop)
 
     def _step_optimizer(self) -> None:
         if self.scaler:
