@@ -125,6 +125,13 @@ def test_objects_that_are_neither_travel_too(pool: Pool) -> None:
     assert back["sparse"].to_dense().equal(torch.eye(3))
 
 
+def test_a_tensor_made_of_others_is_refused_as_an_input_that_cannot_be_sent(pool: Pool) -> None:
+    masked = torch.masked.masked_tensor(torch.arange(3.0), torch.tensor([True, False, True]))
+
+    with pytest.raises(UsageError, match="input of model 'echo' cannot be sent to a worker: MaskedTensor"):
+        pool.submit("echo", masked)
+
+
 def test_nested_tensors_arrive(pool: Pool) -> None:
     rows = [torch.ones(2), torch.arange(3.0)]
     back = pool.submit("echo", torch.nested.nested_tensor(rows)).result(60)

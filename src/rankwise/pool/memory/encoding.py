@@ -182,11 +182,14 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
         raise Unsendable(f"{type(tensor).__name__}: {error}") from error
     if not name or tensor.layout is not torch.strided or tensor.is_nested:
         return _pack_shell(tensor, [], put, 0)  # not as any other object: it has rows, which nobody can cut or join
-    tensor = tensor.resolve_conj().resolve_neg()
-    shape = tuple(tensor.shape)
+    plain, shape = tensor.resolve_conj().resolve_neg(), tuple(tensor.shape)
     if name in TORCH_ONLY:  # as integers of the same width; a single number has no view of another type
-        tensor = tensor.reshape(shape or (1,)).view(torch_dtype(TORCH_ONLY[name].name)).reshape(shape)
-    return ("T", name, shape, put(tensor.numpy(), tensor))
+        plain = plain.reshape(shape or (1,)).view(torch_dtype(TORCH_ONLY[name].name)).reshape(shape)
+    try:
+        array = plain.numpy()
+    except RuntimeError as error:  # a subclass that is made of other tensors (MaskedTensor)
+        raise Unsendable(f"{type(tensor).__name__}: {error}") from error
+    return ("T", name, shape, put(array, plain))
 
 
 def _pack_container(value: Any, put: Put, depth: int) -> Node:
