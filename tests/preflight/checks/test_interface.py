@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rankwise.preflight.checks.interface import exports
 from tests.preflight.checks.judging import Change, Fault, assert_told, assert_told_on_node_b, reach
-from tests.preflight.facts import facts_of
+from tests.preflight.facts import facts_of, job_of
 
 HEALTHY = {
     "route": "eth0",
@@ -49,3 +50,11 @@ def test_a_fault_is_named_on_its_host(fault: str) -> None:
 @pytest.mark.parametrize("fault", BETWEEN_HOSTS)
 def test_a_fault_is_named_and_placed(fault: str) -> None:
     assert_told("interface", BETWEEN_HOSTS[fault])
+
+
+@pytest.mark.parametrize(("change", "lines"), [({}, 2), ({"route": "", "source": ""}, 0), ({"route": "lo", "source": "127.0.0.1"}, 0)])
+def test_what_to_paste_names_the_interface_that_leads_to_the_others(change: dict[str, str], lines: int) -> None:
+    host = job_of(2).hosts[1]
+    host.facts["interface"] |= change
+
+    assert exports(host) == ["export GLOO_SOCKET_IFNAME=eth0", "export NCCL_SOCKET_IFNAME==eth0"][:lines]
