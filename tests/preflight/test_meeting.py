@@ -17,7 +17,7 @@ import pytest
 
 from rankwise.meet.ports import connect
 from rankwise.preflight.conduct import admit_hosts
-from rankwise.preflight.wire import GREETING, Gone, receive_message, send_message, token_of
+from rankwise.preflight.wire import GREETING, ConnectionLost, receive_message, send_message, token_of
 
 
 class TestTwoNodesOnOneMachine:
@@ -116,7 +116,7 @@ def test_a_host_that_answers_nonsense_spoils_only_its_own_part(free_port: int, t
             while "report" not in (message := receive_message(remote, 30)):
                 if "do" in message:
                     send_message(remote, answer, 5)
-        except Gone:
+        except ConnectionLost:
             pass  # sent away: also an answer
     out, err = host.communicate(timeout=60)
 

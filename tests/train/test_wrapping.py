@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rankwise.train import wrap
-from rankwise.train.parameters import Seen, find_change
+from rankwise.train.parameters import ParameterState, find_change
 from rankwise.train.wrapping import numbered
 from tests.train.farm import Farm
 
@@ -98,8 +98,8 @@ def test_a_model_changed_after_wrapping_is_refused(farm: Farm, how: str, code: s
 
 
 def test_a_parameter_moved_after_wrapping_is_found() -> None:
-    before = {"weight": Seen(1, torch.device("cuda:0"), torch.float32, True)}
-    now = {"weight": Seen(1, torch.device("cuda:1"), torch.float32, True)}
+    before = {"weight": ParameterState(1, torch.device("cuda:0"), torch.float32, True)}
+    now = {"weight": ParameterState(1, torch.device("cuda:1"), torch.float32, True)}
 
     finding = find_change(before, now)
 

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from rankwise.broker.messages import Gone, Malformed
+from rankwise.broker.messages import Malformed, TensorMissing
 
 _PREFIX = "rankwise:blob:"
 _KEEP_S = 24 * 3600
@@ -44,7 +44,7 @@ class Blobs:
         except OSError:
             found = None
         if found is None:
-            raise Gone(f"nothing lies at the reference {ref[:80]!r} (any more)")
+            raise TensorMissing(f"nothing lies at the reference {ref[:80]!r} (any more)")
         return bytes(found)
 
     def drop(self, refs: tuple[str, ...]) -> None:

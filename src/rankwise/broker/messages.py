@@ -30,7 +30,7 @@ class Malformed(UsageError):
     """A message that cannot be understood, or asks for something that cannot be done."""
 
 
-class Gone(Malformed):
+class TensorMissing(Malformed):
     """The tensor that a message refers to is not there, or no longer."""
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from rankwise.broker import connecting
 from rankwise.broker.blobs import Blobs
-from rankwise.broker.messages import Body, Gone, Malformed, Reply, Request, find_id, outputs_of, read_request, write_reply
+from rankwise.broker.messages import Body, Malformed, Reply, Request, TensorMissing, find_id, outputs_of, read_request, write_reply
 from rankwise.broker.stores import Store
 from rankwise.broker.tensors import raw_of
 from rankwise.causes import load_cause
@@ -181,7 +181,7 @@ class Worker:
         except RankwiseError as error:
             if isinstance(error, Malformed):
                 job.id = str(message.properties.get("correlation_id") or "") or find_id(connecting.body_of(message))
-            if isinstance(error, Gone) and self._is_known(job):
+            if isinstance(error, TensorMissing) and self._is_known(job):
                 return  # its large inputs were taken away with the first answer
             self._refuse(job, error)
         except BaseException:  # the store is away: the message comes again

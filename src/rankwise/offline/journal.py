@@ -18,7 +18,7 @@ class InUse(Exception):
     """Another process has the journal open."""
 
 
-class Gone(Exception):
+class JournalRemoved(Exception):
     """The process that had it open has finished its job and removed it meanwhile."""
 
 
@@ -71,7 +71,7 @@ class Journal:
                     raise InUse from None
                 time.sleep(0.05)
         if not os.fstat(self._file).st_nlink:
-            raise Gone
+            raise JournalRemoved
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

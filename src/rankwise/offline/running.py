@@ -19,7 +19,7 @@ from rankwise.offline.checking import Options, check_apart, check_columns, check
 from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import LateFraction, Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
-from rankwise.offline.journal import Gone
+from rankwise.offline.journal import JournalRemoved
 from rankwise.offline.later_rows import LaterRows
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
@@ -104,7 +104,7 @@ def predict(
     while True:
         try:
             return _run(work, target) if isinstance(target, Path) else _run_to_address(work, RemoteOutput(target))
-        except Gone:  # another process was at it, and has just finished
+        except JournalRemoved:  # another process was at it, and has just finished
             continue
 
 
@@ -150,13 +150,13 @@ def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predi
         return Predicted(**marker["predicted"])
     if target.exists() and not is_placed(target, identity):
         if not is_same(read_marker(target), marker):  # another process has put it there, and finished, since we looked
-            raise Gone
+            raise JournalRemoved
         check_replaceable(target, options, is_ours)
     shown, send = (remote.address, remote.send) if remote is not None else (None, None)
     workspace = Workspace(target, identity, options.restart, shown, send)
     try:
         if not is_same(read_marker(target), marker):  # written while we waited for the one who did
-            raise Gone
+            raise JournalRemoved
         return _Job(work, workspace).run()
     except BaseException:
         if not workspace.done_rows:

@@ -14,7 +14,7 @@ from typing import Any
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
 from rankwise.files import what_stops, write_whole
-from rankwise.offline.journal import Gone, InUse, Journal, read_records
+from rankwise.offline.journal import InUse, Journal, JournalRemoved, read_records
 from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
 
 _FORMAT = 3
@@ -45,7 +45,7 @@ class Workspace:
             except InUse:
                 raise in_use(output) from None
             except FileNotFoundError:
-                raise Gone from None
+                raise JournalRemoved from None
         try:
             self._begin({"format": _FORMAT, **identity}, restart)
         except BaseException:

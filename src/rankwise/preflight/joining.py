@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rankwise.meet.ports import connect
 from rankwise.preflight.listener import NUM_PORTS
 from rankwise.preflight.members import Agent
-from rankwise.preflight.wire import GREETING, Gone, Message, receive_exactly, receive_message, send_message
+from rankwise.preflight.wire import GREETING, ConnectionLost, Message, receive_exactly, receive_message, send_message
 
 _CONNECT_S = 3.5
 _GREET_S = 4.0
@@ -53,17 +53,17 @@ def _places(addresses: list[str], port: int) -> list[tuple[str, int]]:
 
 
 def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Message:
-    """Do what is asked until the report comes; raises Gone where the meeting breaks off."""
+    """Do what is asked until the report comes; raises ConnectionLost where the meeting breaks off."""
     with sock:
         while True:
             left = agent.here.seconds_left()
             if left <= 0:
-                raise Gone("the time limit is over")
+                raise ConnectionLost("the time limit is over")
             message = receive_message(sock, left)
             if "report" in message:
                 report = message["report"]
                 if not isinstance(report, dict):
-                    raise Gone("what came was not a report")
+                    raise ConnectionLost("what came was not a report")
                 return report
             if "progress" in message:
                 say(str(message["progress"])[:200])
@@ -87,7 +87,7 @@ def _try(address: str, candidate: int, first: int, hello: Message, deadline: flo
         sock.sendall(GREETING)
         send_message(sock, {**hello, "tries": tries, "searched_s": time.monotonic() - float(hello["since"])}, _GREET_S)
         answer = receive_message(sock, _GREET_S)
-    except (Gone, OSError) as error:
+    except (ConnectionLost, OSError) as error:
         sock.close()
         return None, str(error)[:100], {}
     if answer.get("in"):
@@ -104,7 +104,7 @@ def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket |
     try:
         if receive_exactly(sock, len(GREETING), time.monotonic() + _GREET_S) == GREETING:
             return sock, "met"
-    except Gone:
+    except ConnectionLost:
         pass
     sock.close()
     return None, "foreign"

@@ -17,7 +17,7 @@ from rankwise.meet.tasks import run_all
 from rankwise.preflight.job import Facts
 from rankwise.preflight.measured import has_swallowed
 from rankwise.preflight.probes import TALLY, UDP_HEAD, forbid_fragments, receive_bulk, send_bulk
-from rankwise.preflight.wire import Gone, receive_exactly
+from rankwise.preflight.wire import ConnectionLost, receive_exactly
 
 _CONNECT_S = 4.0
 _PACKETS, _SPACING_S = 100, 0.004
@@ -49,7 +49,7 @@ def _probe(address: str, port: int, token: bytes) -> tuple[bool, str]:
         try:
             sock.sendall(token + b"K")
             return receive_exactly(sock, 1, time.monotonic() + 5.0) == b"k", "connected"
-        except (Gone, OSError):
+        except (ConnectionLost, OSError):
             return False, "something else answers there"
 
 
@@ -158,7 +158,7 @@ def _measure_bulk(address: str, port: int, token: bytes) -> Facts:
     if up_sock is None:
         return {"error": f"TCP: {how}"}
     facts: Facts = {"up": 0.0, "down": 0.0}
-    with up_sock, contextlib.suppress(Gone, OSError, struct.error):
+    with up_sock, contextlib.suppress(ConnectionLost, OSError, struct.error):
         up_sock.sendall(token + b"U")
         send_bulk(up_sock, lambda: bool(select.select([up_sock], [], [], 0)[0]))
         up_sock.setblocking(True)

@@ -14,7 +14,7 @@ from rankwise.preflight.wire import (
     GREETING,
     MAX_GUESTS,
     MAX_HELLO,
-    Gone,
+    ConnectionLost,
     Message,
     accept_all,
     receive_exactly,
@@ -44,7 +44,7 @@ class RemoteHost:
         try:
             send_message(self.sock, message, min(timeout_s, _SEND_S))
             return receive_message(self.sock, timeout_s)
-        except Gone:
+        except ConnectionLost:
             self.leave()
             return None
 
@@ -52,7 +52,7 @@ class RemoteHost:
         if not self.is_gone:
             try:
                 send_message(self.sock, message, _SEND_S)
-            except Gone:
+            except ConnectionLost:
                 self.leave()
 
     def leave(self) -> None:
@@ -107,7 +107,7 @@ class MeetingListener:
             keep_segments_small(sock)
             sock.sendall(GREETING)
             if receive_exactly(sock, len(GREETING), time.monotonic() + _HELLO_S) != GREETING:
-                raise Gone("not one of us")
+                raise ConnectionLost("not one of us")
             hello = receive_message(sock, _HELLO_S, MAX_HELLO)
             answer = self._greet(hello, address)
             send_message(sock, answer or {"in": True}, _SEND_S)

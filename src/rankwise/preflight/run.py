@@ -23,7 +23,7 @@ from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
 from rankwise.preflight.torch_process import TorchProcess
-from rankwise.preflight.wire import Gone, token_of
+from rankwise.preflight.wire import ConnectionLost, token_of
 
 SCHEMA = 1
 _TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
@@ -125,7 +125,7 @@ def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dic
             way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
             try:
                 return attend(search.sock, agent, say)
-            except Gone as error:
+            except ConnectionLost as error:
                 meeting |= {"is_broken": True, "why": f"the meeting broke off: {error}"}
         else:
             nobody = f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"

@@ -19,7 +19,7 @@ MAX_GUESTS = 64  # at once, at all ports of a host together
 Message = dict[str, Any]
 
 
-class Gone(OSError):
+class ConnectionLost(OSError):
     """The other host closed the connection, sent no valid message, or did not answer in time."""
 
 
@@ -34,20 +34,20 @@ def send_message(sock: socket.socket, message: Message, timeout_s: float) -> Non
     try:
         sock.sendall(struct.pack("!I", len(data)) + data)
     except OSError as error:
-        raise Gone(f"could not send: {error}") from error
+        raise ConnectionLost(f"could not send: {error}") from error
 
 
 def receive_message(sock: socket.socket, timeout_s: float, largest: int = MAX_MESSAGE) -> Message:
     deadline = time.monotonic() + timeout_s
     (size,) = struct.unpack("!I", receive_exactly(sock, 4, deadline))
     if size > largest:
-        raise Gone(f"a message of {size} bytes was announced")
+        raise ConnectionLost(f"a message of {size} bytes was announced")
     try:
         message = json.loads(receive_exactly(sock, size, deadline), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise Gone("what came was not a message") from error
+        raise ConnectionLost("what came was not a message") from error
     if not isinstance(message, dict):
-        raise Gone("what came was not a message")
+        raise ConnectionLost("what came was not a message")
     return message
 
 
@@ -60,14 +60,14 @@ def receive_exactly(sock: socket.socket, size: int, deadline: float) -> bytes:
     while len(data) < size:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise Gone("no answer in time")
+            raise ConnectionLost("no answer in time")
         sock.settimeout(left)
         try:
             part = sock.recv(min(size - len(data), 1 << 16))
         except OSError as error:
-            raise Gone(str(error) or "no answer in time") from error
+            raise ConnectionLost(str(error) or "no answer in time") from error
         if not part:
-            raise Gone("the other side has closed the connection")
+            raise ConnectionLost("the other side has closed the connection")
         data += part
     return bytes(data)
 

@@ -23,7 +23,7 @@ from rankwise.train.errors import train_error
 _MAX_NAMED = 5
 
 
-class Seen(NamedTuple):
+class ParameterState(NamedTuple):
     """What must stay as it was: the parameter itself, and how it was."""
 
     parameter: int
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 
 # Beside the wrapper, not on it: the user may save or copy the whole object.
-_wrapped: weakref.WeakKeyDictionary[nn.Module, dict[str, Seen]] = weakref.WeakKeyDictionary()
+_wrapped: weakref.WeakKeyDictionary[nn.Module, dict[str, ParameterState]] = weakref.WeakKeyDictionary()
 
 
 def remember(wrapper: nn.Module) -> None:
@@ -56,7 +56,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         raise train_error("RW702", summary)
 
 
-def find_change(before: dict[str, Seen], now: dict[str, Seen]) -> Finding | None:
+def find_change(before: dict[str, ParameterState], now: dict[str, ParameterState]) -> Finding | None:
     """What is different now, worst first."""
     added = [name for name in now if name not in before]
     gone = [name for name in before if name not in now]
@@ -87,9 +87,9 @@ def _changed(what: str) -> Finding:
     return load_cause("RW217").finding(f"the model's parameters were changed after wrapping: {what}", certain=True, why=why)
 
 
-def _seen(wrapper: nn.Module) -> dict[str, Seen]:
+def _seen(wrapper: nn.Module) -> dict[str, ParameterState]:
     module: Any = getattr(wrapper, "module", wrapper)
-    return {name: Seen(id(p), p.device, p.dtype, p.requires_grad) for name, p in module.named_parameters()}
+    return {name: ParameterState(id(p), p.device, p.dtype, p.requires_grad) for name, p in module.named_parameters()}
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def beside(folder: Path, name: Any, named_by: str, is_folder: bool = False) -> P
     return path
 
 
-class Window(io.RawIOBase):
+class FilePart(io.RawIOBase):
     """A part of a file that reads like a file of its own, for zipfile: DCP keeps whole archives inside its files."""
 
     def __init__(self, data: Any, start: int, length: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.files import Window
+from rankwise.weights.files import FilePart
 from rankwise.weights.records import CheckpointError, Damaged, Extent
 
 MAX_SMALL_ENTRY = 256 << 20  # of the entries that are read whole: pickles and JSON
@@ -39,7 +39,7 @@ class Archive:
 def open_archive(path: Path, data: Any, start: int = 0, length: int | None = None) -> Archive:
     """The archive in these bytes of a file; Damaged if any entry is not wholly there."""
     length = len(data) - start if length is None else length
-    window = Window(data, start, length)
+    window = FilePart(data, start, length)
     try:
         with zipfile.ZipFile(window) as archive:
             infos = archive.infolist()
@@ -68,7 +68,7 @@ def _check_is_no_program(path: Path, names: set[str]) -> None:
         )
 
 
-def _extent(path: Path, window: Window, start: int, length: int, info: zipfile.ZipInfo) -> Extent:
+def _extent(path: Path, window: FilePart, start: int, length: int, info: zipfile.ZipInfo) -> Extent:
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         raise Damaged(f"{info.filename} is compressed to {info.compress_size:,} of {info.file_size:,} bytes; torch.save never compresses")
     window.seek(info.header_offset)

@@ -7,13 +7,13 @@ from rankwise.diagnose.silent import (
     accumulation,
     augmentation,
     diverged,
-    files,
     held_elsewhere,
     links,
     not_finite,
     order,
     repeated_order,
     reporting,
+    same_file,
     same_samples,
     scaling,
     shards,
@@ -30,7 +30,7 @@ from rankwise.findings import Finding
 _KINDS = (
     same_samples.find_repeating_workers, same_samples.find, repeated_order.find, augmentation.find, order.find, held_elsewhere.find,
     not_finite.find, scaling.find, accumulation.find_thrown_away, accumulation.find_short_window, accumulation.find_not_divided,
-    accumulation.find_reduced_each_time, skipped_step.find, diverged.find, statistics.find, files.find, reporting.find, shards.find_uneven,
+    accumulation.find_reduced_each_time, skipped_step.find, diverged.find, statistics.find, same_file.find, reporting.find, shards.find_uneven,
     shards.find_whole_on_each, shards.find_padded, wrong_tool.find_data_parallel, wrong_tool.find_inference, slow.find_small_buckets,
     slow.find_wait_for_data, slow.find_own_collectives, links.find,
 )  # fmt: skip

@@ -37,11 +37,11 @@ class Ensemble:
 
     def __init__(self, pool: PoolLike, models: Iterable[str], combine: Combine) -> None:
         self._pool, self._models = pool, _known(pool, models)
-        self._turns: Turns | None = None
+        self._calls: CallQueue | None = None
         if isinstance(combine, str) and combine in MERGES:
             self._combine = MERGES[combine]
         elif callable(combine):
-            self._combine, self._turns = combine, Turns()
+            self._combine, self._calls = combine, CallQueue()
         else:
             raise UsageError(f"there is no way to combine called {combine!r}", why=f"there are {', '.join(MERGES)}, or any callable")
 
@@ -84,10 +84,10 @@ class Ensemble:
                 missing[0] -= 1
                 if missing[0]:
                     return
-            if self._turns is None:
+            if self._calls is None:
                 combine()
             else:
-                self._turns.add(combine)
+                self._calls.add(combine)
 
         whole.add_done_callback(cancel_parts)
         self._pool.await_at_close(whole)
@@ -96,7 +96,7 @@ class Ensemble:
         return whole
 
 
-class Turns:
+class CallQueue:
     """Runs the user's function in a thread of its own, one call after the other: it may take its time and use the pool, while the
     thread that looks after all workers goes on. The thread is there only while there is something to do."""
 

@@ -217,7 +217,7 @@ MOST_AHEAD = 4000  # tasks
 QUANTUM = 64  # tasks of one model before the others get their turn
 
 
-class Turns:
+class ActorScheduler:
     """Which actor gets which task next: each worker something to do first, then enough that none waits for the driver. The engine's lock is
     held in all of this."""
 

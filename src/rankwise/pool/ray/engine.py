@@ -19,7 +19,7 @@ from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.errors import ModelUnavailable, killed_actors, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, described, torch_module
 from rankwise.pool.ray import cluster
-from rankwise.pool.ray.actors import ActorHandle, ActorSet, Turns, cluster_stats
+from rankwise.pool.ray.actors import ActorHandle, ActorScheduler, ActorSet, cluster_stats
 from rankwise.pool.ray.cluster import Placement, Share
 from rankwise.pool.ray.node import ActorSpec, decode_error, decode_value, encode
 from rankwise.pool.schedule.pool_state import PoolState, Settings
@@ -79,7 +79,7 @@ class RayEngine:
         self._loads: dict[int, tuple[ActorHandle, ModelState]] = {}  # by serial
         self._store = cluster.ray_module().put
         self.actors = state.actors = ActorSet(self, spec)
-        self._turns = Turns(state, needs, self.actors)
+        self._actor_scheduler = ActorScheduler(state, needs, self.actors)
         first = self._placements_wanted()
         seats = [
             Seat("cuda" if placement.share.gpus else "cpu", placement.threads) for placement in first for _ in range(placement.workers)
@@ -181,7 +181,7 @@ class RayEngine:
         """An actor is there and can be given something to do."""
         with self._lock:
             actor.is_ready = not self.is_closed
-            self._turns.spread_replicas()
+            self._actor_scheduler.spread_replicas()
             self._plan_more()
         self.state.settle()
 
@@ -216,7 +216,7 @@ class RayEngine:
             self.actors.remove(actor, was_ready, why)
             if not self.is_closed:
                 self._run_again(orphans, why, is_its_own)
-                self._turns.spread_replicas()
+                self._actor_scheduler.spread_replicas()
                 self._plan_more()
             self._changed.notify_all()
         self.state.settle()
@@ -224,7 +224,7 @@ class RayEngine:
     # ---- the lock is held from here on
 
     def _plan_more(self) -> None:
-        self._turns.give_out()
+        self._actor_scheduler.give_out()
         for model in self._models:
             if model.awaiting_load and not any(loading is model for _, loading in self._loads.values()):
                 self._load_wanted(model)
@@ -233,7 +233,7 @@ class RayEngine:
             actor.flush(now)
 
     def _load_wanted(self, model: ModelState) -> None:
-        able = [actor for actor in self.actors.ready if self._turns.can_run(actor, model)]
+        able = [actor for actor in self.actors.ready if self._actor_scheduler.can_run(actor, model)]
         for actor in able if model.replicas is not None else able[:1]:
             serial = self.state.scheduler.next_serial()
             self._loads[serial] = (actor, model)
@@ -264,7 +264,7 @@ class RayEngine:
         """This node cannot build it: a file may be missing there. Where none can, that is the model's end."""
         error.add_note(f"rankwise: on node {actor.host}")
         actor.cannot[model.number] = error
-        if not any(self._turns.can_run(other, model) for other in self.actors.ready):
+        if not any(self._actor_scheduler.can_run(other, model) for other in self.actors.ready):
             self.state.break_model(model, error)
 
     def _run_again(self, orphans: list[TaskFuture], why: str, is_its_own: bool) -> None:
