@@ -138,6 +138,19 @@ def test_requests_that_run_one_by_one_are_answered_as_if_each_were_sent_alone(wi
         assert type(one) is type(many) and one.dtype == many.dtype
 
 
+def test_requests_without_inputs_are_answered_among_others() -> None:
+    x = np.ones((1, 4), np.float32)
+    made: list[tuple[Any, ...]] = [("echo", x) if i % 7 else ("echo",) for i in range(300)]
+    with Pool({"echo": Model(f"{HERE}:echo")}, workers=1) as pool:
+        list(pool.stream([("echo", x)] * 50))  # now it is known how long they take
+        found = list(pool.stream(made))
+        alone = pool.submit("echo").result(60)
+
+    assert [y if len(request) == 1 else y.tolist() for request, y in zip(made, found, strict=True)] == [
+        alone if len(request) == 1 else x.tolist() for request in made
+    ]
+
+
 def wide(count: int, kind: str) -> list[Any]:
     """Arrays of 16 KB, which travel side by side on the lane, each full of its number."""
     made: list[Any] = [np.full((1, 4096), i, np.float32) for i in range(count)]

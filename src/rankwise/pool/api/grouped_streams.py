@@ -143,8 +143,12 @@ class GroupedStream(Stream):
 
     def _take(self, request: tuple[ModelState, Sequence[Any]], is_slow: bool) -> None:
         model, inputs = request
-        if not is_slow and (filling := self._filling.get(model.number)) is not None and self._is_like(filling, inputs):
-            return
+        if not is_slow and len(inputs) == 1 and (filling := self._filling.get(model.number)) is not None:
+            array = inputs[0]
+            group, dtype, shape, size, most = filling
+            if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape:
+                self._add_alike(group, array, size, most)  # the usual case of a stream by the shortest way
+                return
         if is_slow:  # requests of a slow source would only wait for more
             self._limit = 1
             self._send_all()
@@ -168,14 +172,8 @@ class GroupedStream(Stream):
         self._num_futures += 1
         self._waiting.append(self._sent(lambda: self._send_alone(model, inputs, not is_slow, seed)))
 
-    def _is_like(self, filling: Filling, inputs: Sequence[Any]) -> bool:
-        """The usual case of a stream by the shortest way: one more array of the same kind, into the same group."""
-        array = inputs[0]
-        if type(array) is not np.ndarray or len(inputs) != 1:
-            return False
-        group, dtype, shape, size, most = filling
-        if array.dtype is not dtype or array.shape != shape:
-            return False
+    def _add_alike(self, group: Bunch | Chunk, array: np.ndarray[Any, Any], size: int, most: int) -> None:
+        """One more array of the same kind, into the same group."""
         self._taken += 1
         if isinstance(group, Bunch):
             group.add(array, size)
@@ -186,7 +184,6 @@ class GroupedStream(Stream):
         self._waiting.append(group)
         if group.count >= most:
             self._send_full(group)
-        return True
 
     def _send_alone(self, model: ModelState, inputs: Sequence[Any], is_lazy: bool, seed: int | None) -> Future[Any]:
         return self._submit(model, self._encode(model.name, inputs), self._deadline_s, is_lazy=is_lazy, seed=seed)
@@ -330,8 +327,8 @@ class GroupedStream(Stream):
         while type(group) in _GROUPS and group.is_here:
             waiting.popleft()
             place = group.fetched
-            group.fetched = place + 1
-            if group.fetched == group.count:
+            group.fetched = fetched = place + 1
+            if fetched == group.count:
                 self._num_futures -= 1
             if group.is_spoilt:
                 yield self._patiently(partial(self._send_one, group, place)).result()

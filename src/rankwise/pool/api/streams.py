@@ -55,7 +55,7 @@ class Stream:
         self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw  # times this thread had to give its core away
 
     def results(self, requests: Iterable[Any]) -> Iterator[Any]:
-        source, waiting = iter(requests), self._waiting
+        source, waiting, take, is_full = iter(requests), self._waiting, self._take, self._is_full
         last = monotonic()
         try:
             while True:
@@ -63,8 +63,8 @@ class Stream:
                     for request in () if self._is_short else source:
                         now = monotonic()
                         is_slow, last = now - last > _SLOW_S and not self._was_preempted(), now
-                        self._take(request, is_slow)
-                        if self._is_full() or ((is_slow or not len(waiting) % _LOOK) and waiting[0].done()):
+                        take(request, is_slow)
+                        if is_full() or ((is_slow or not len(waiting) % _LOOK) and waiting[0].done()):
                             break
                     else:
                         self._send_all()

@@ -260,7 +260,7 @@ EVEN, UNEVEN = "E", "U"  # requests or results that are arrays of one shape and 
 def given_copies(dtype: str, shape: tuple[int, ...], count: int, data: Any, as_tensors: bool, offset: int = 0) -> list[Any]:
     """The arrays that were sent as one, each copied: keeping one does not keep all in memory, and writing to one changes no other."""
     whole: np.ndarray[Any, Any] = np.ndarray((count, *shape), NUMPY[dtype], data, offset)
-    arrays = [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
+    arrays = [whole[i, ...].copy() for i in range(count)] if not shape else list(map(np.ndarray.copy, whole))
     torch = torch_for_tensors() if as_tensors else None
     return arrays if torch is None else list(map(torch.from_numpy, arrays))
 

@@ -174,7 +174,7 @@ class Chunk(TaskFuture):
         self.is_lazy = True
         self.count = self.fetched = 0  # requests, and those whose results the caller has
         self._data: list[Any] = []  # the bytes of each request, or its node
-        self._slots: list[Any] = []  # of each request
+        self._slots: dict[int, Any] = {}  # of each request that has any
         self._values: list[Any] = []  # as soon as some are here, or each is waited for by itself
         self._errors: dict[int, BaseException] = {}
         self._kept = 0  # requests that a worker has been left, where others were taken from it
@@ -182,11 +182,11 @@ class Chunk(TaskFuture):
 
     def add(self, data: Any, size: int, slots: Any = ()) -> None:
         self._data.append(data)
+        if slots:
+            self._slots[self.count] = slots
+            self.slots = (*self.slots, *slots)
         self.count += 1
         self.size += size
-        self._slots.append(slots)
-        if slots:
-            self.slots = (*self.slots, *slots)
 
     def add_row(self, array: np.ndarray[Any, Any]) -> None:
         assert self._rows is not None
@@ -256,7 +256,7 @@ class Chunk(TaskFuture):
             place, size, held = self._rows.lent(i, i + 1)
             return ("(", ((tag, dtype, shape, place),)), size, held, to_tensor
         node: Node = self._data[i] if tag is None else ("(", ((tag, dtype, shape, self._data[i]),))
-        slots, self._slots[i] = self._slots[i], ()
+        slots = self._slots.pop(i, ())
         left = list(self.slots)
         for slot in slots:
             if slot in left:  # not where the model has kept an input: then the pages are not used again
@@ -269,7 +269,7 @@ class Chunk(TaskFuture):
         self.release()
 
     def release(self) -> None:
-        self._data, self._slots, self._rows = [], [], None
+        self._data, self._slots, self._rows = [], {}, None
 
 
 class Item(Task):

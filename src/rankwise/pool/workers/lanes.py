@@ -238,8 +238,17 @@ class Results:
 
     def add(self, value: Any) -> None:
         if self._results is None:
-            if type(value) is torch.Tensor and self._added(value):
-                return
+            if type(value) is torch.Tensor:
+                try:
+                    array = value.numpy()
+                except (RuntimeError, TypeError):  # whatever is not plain memory of this process
+                    pass
+                else:
+                    if (array.shape == self._shape and array.dtype is self._dtype) or self._is_first(array):
+                        data = array.tobytes()
+                        self._data.append(data)
+                        self.size += len(data) if len(data) <= INLINE_BYTES else len(data) // LANE_SHARE
+                        return
             self._separate()
         node, size = fitted(pack(value, self._put), self._put)
         self._append(True, node, size)
@@ -258,19 +267,11 @@ class Results:
             self.size = MOST_BYTES
             return UNEVEN, [(False, failure(error, MOST_BYTES // len(self._data)))] * len(self._data)
 
-    def _added(self, tensor: torch.Tensor) -> bool:
-        """Add the tensor if it has the shape and type of those before."""
-        try:
-            array = tensor.numpy()
-        except (RuntimeError, TypeError):  # whatever is not plain memory of this process
+    def _is_first(self, array: np.ndarray[Any, Any]) -> bool:
+        """Whether this array sets the shape and type of those that are to come."""
+        if self._shape is not None or array.nbytes > COPIED_BYTES:
             return False
-        if array.shape != self._shape or array.dtype is not self._dtype:
-            if self._shape is not None or array.nbytes > COPIED_BYTES:
-                return False
-            self._shape, self._dtype = array.shape, array.dtype
-        data = array.tobytes()
-        self._data.append(data)
-        self.size += len(data) if len(data) <= INLINE_BYTES else len(data) // LANE_SHARE
+        self._shape, self._dtype = array.shape, array.dtype
         return True
 
     def _separate(self) -> None:
