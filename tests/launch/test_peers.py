@@ -29,6 +29,24 @@ def test_a_status_that_makes_no_sense_changes_nothing() -> None:
     assert (peer.host, peer.ranks, peer.ask, peer.serial) == ("node-b", {2: 77}, 3, 4)
 
 
+@pytest.mark.parametrize(
+    ("status", "fetched", "expected"),
+    [
+        ({"answers": {"1": 3}}, 1, True),
+        ({"answers": {"1": 2}}, 1, False),  # to an earlier question
+        ({"answers": {"0": 3}}, 1, False),  # to another node
+        ({"answers": {"1": 3}}, 0, False),  # the snapshot is not here yet
+        ({"final": True}, 1, True),  # after its end nothing changes any more
+        ({"final": False}, 1, False),
+    ],
+)
+def test_a_question_is_answered_by_a_snapshot_made_after_it(status: dict[str, Any], fetched: int, expected: bool) -> None:
+    peer = Peer(2, fetched=fetched)
+    peer.take_status("store", json.dumps({"beat": 1, "serial": 1, "version": 1, **status}), 1.0, 1)
+
+    assert peer.has_answered(1, 3) is expected
+
+
 def test_a_beat_that_another_store_showed_before_is_no_life() -> None:
     peer = Peer(2)
     for second, (store, beat) in enumerate([("one", 9), ("two", 8), ("one", 9), ("two", 8), ("one", 9)]):

@@ -52,7 +52,9 @@ def test_each_model_runs_where_it_fits(nodes: Nodes, sizes: dict[str, str], even
         eventually(lambda: len(where(pool)) == 4)
         assert ran_on(pool, "huge", eventually) == {sizes["memory"]}
         backend: Any = pool._backend  # of the one on a GPU only where it may go: the GPU is but declared
-        assert {actor.node for actor in backend.actors.ready if backend._actor_scheduler.can_run(actor, backend.models["drawn"])} == {sizes["gpu"]}
+        assert {actor.node for actor in backend.actors.ready if backend._actor_scheduler.can_run(actor, backend.models["drawn"])} == {
+            sizes["gpu"]
+        }
         eventually(lambda: len(ran_on(pool, "small", eventually)) >= 2)  # actors tell their numbers once a second
 
 
