@@ -359,7 +359,7 @@ def _has_passed(book: SourceBook, other: Side, alone: Side) -> bool:
 
 
 def _is_new(divergence: Divergence, ranks: list[int]) -> bool:
-    """Whether these ranks came to a call that was never made before, and the others to one that was: then it is no matter of order."""
+    """Whether these ranks came to a call never made before, and the others to a usual one: then the order is not the cause."""
     seen = divergence if divergence.mine.rank in ranks else divergence.swapped()
     if seen.next is None or seen.next_other is None:
         return False

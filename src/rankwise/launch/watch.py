@@ -234,7 +234,7 @@ class Watch:
         return self._straggler
 
     def _take_back(self) -> None:
-        """What was suspected of ranks that have all moved since is no longer true; nobody looks closer at a job that moves."""
+        """Withdraw what was suspected of ranks that have all moved since; a job that moves is not looked at more closely."""
         reported = self._reported
         if reported is None or not self._pace.have_all_moved_since(self._observer, reported.job.now_ns):
             return

@@ -76,7 +76,7 @@ def is_own(address: str, known: list[Interface]) -> bool:
 
 
 def own_addresses(name: str, addresses: tuple[str, ...], known: list[Interface]) -> list[str]:
-    """Those of a name's addresses at which this host can be found; empty where it is another host's name.
+    """The addresses of a name at which this host can be found; empty where it is another host's name.
 
     Many systems resolve their own name to 127.0.1.1, where nobody else would find them: then it means any address they have.
     """

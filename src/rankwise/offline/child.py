@@ -150,7 +150,7 @@ class Runner(torch.nn.Module):
             return self._hidden[0](*arguments)
 
     def _arguments(self, columns: dict[str, Any], tightly: bool, changed: Collection[int] = (), as_indices: bool = False) -> list[Any]:
-        """`changed` are the places of those that come as floating point instead of integers, or the other way round."""
+        """`changed` are the places of inputs that come as floating point instead of integers, or the other way round."""
 
         def tensor(value: Any, place: int = 0) -> torch.Tensor:
             return self._tensor(value, place in changed, as_indices)

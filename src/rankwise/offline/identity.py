@@ -66,7 +66,7 @@ def first_rows_digest(source: Source) -> str:
 
 
 def _said(value: Any) -> Any:
-    """Of what JSON has no word for, what is the same for the same value in every process; of an object that is no number, its type."""
+    """What stands in JSON for a value it has no form for: the same for equal values in every process; the type of an object."""
     if isinstance(value, (bytes, complex)):
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype.hasobject:

@@ -50,7 +50,7 @@ def as_array(value: Any) -> Array:
 
 
 def own(value: Any) -> Any:
-    """A copy of what somebody may write to, the model or whoever gave it; anything else as it is."""
+    """A copy of a value that the model or its owner may write to; any other value itself."""
     if is_tensor(value):
         return value.detach().clone()
     return copy.deepcopy(value) if isinstance(value, (np.ndarray, list, tuple, dict, bytearray)) else value

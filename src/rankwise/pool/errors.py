@@ -105,7 +105,7 @@ def build_failed(model: str, text: str, attempts: int, cause: BaseException) -> 
 
 
 def build_died(model: str, attempts: int, death: Death) -> ModelUnavailable:
-    """There is no traceback: the process that built it is gone."""
+    """The error for a model whose build ended its process, so that no traceback is left."""
     why = f"where it was:\n{death.stack}" if death.stack else "the process ended in the middle of it, without an exception"
     summary = f"model {model!r} could not be built{_times(attempts)}: the worker that built it {death.text}"
     return ModelUnavailable(_found("RW807", summary, why))

@@ -137,7 +137,7 @@ class InProcess:
             self.counters.forget(name)
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
-        """Ordinary memory: there is no lane here."""
+        """An array in ordinary memory; this engine has no shared memory."""
         if self.is_closed:
             raise pool_closed()
         return torch.empty(shape, dtype=getattr(torch, dtype)) if as_tensor else np.empty(shape, dtype)

@@ -154,7 +154,7 @@ class Loader:
         return self._open_loops[-1] if self._open_loops else self._last_loop or self.loop
 
     def indices_of(self, loop: Loop) -> list[int]:
-        """Which samples of the dataset are in what the loop took last, without those that do not count."""
+        """The samples of the dataset in the batch that the loop took last, without padding that does not count."""
         if loop.portion is None:
             return []
         first, num_samples, end = loop.portion.first, loop.portion.num_samples, loop.portion.end

@@ -138,7 +138,7 @@ def _read_folder(folder: Path) -> Content:
 
 
 def _weights_among(names: list[str], suffixes: Sequence[str]) -> list[str]:
-    """Those that may hold weights, not those of an optimizer; of one in several formats, the first of these."""
+    """The files that may hold weights, none of an optimizer; of weights in several formats, the first of these."""
     found: dict[str, str] = {}
     for suffix in suffixes:
         for name in names:

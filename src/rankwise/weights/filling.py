@@ -152,7 +152,7 @@ class Target:
         return [name for name in unexpected if name in choice.fit.pairs and memory_of(self._named[name]) not in taken]
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
-        """What the model made of names that are not its own cannot be foreseen; what is no number can be seen."""
+        """Raise where values are not finite after the model's own loading, though all numbers of the checkpoint are."""
         named = {**state_of(self._model), **dict(self._model.named_buffers())}
         infinite = [name for name, value in named.items() if name not in choice.fit.pairs and not _is_finite(value)]
         if infinite and all(_is_finite(value) for value in handed.values()):

@@ -108,7 +108,7 @@ def state_of(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Those that the function takes: a class of the user's may have been written before torch had all of them, or need fewer."""
+    """The arguments that the function takes: a class of the user's may take fewer than torch passes today."""
     takes = inspect.signature(function).parameters
     has_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
     return {name: value for name, value in options.items() if has_any or name in takes}

@@ -256,7 +256,7 @@ class GroupedStream(Stream):
         return True
 
     def _is_laid_side_by_side(self, model: ModelState, array: np.ndarray[Any, Any], tag: str, dtype: str, most: int) -> bool:
-        """Large arrays of a chunk are copied to where a worker finds them all; False where there is no room for them."""
+        """Copy large arrays of a chunk side by side into shared memory; False where there is no room for them."""
         kind = (model.number, tag, dtype, array.shape, tag == "T")
         chunk = self._groups.get(kind)
         if chunk is None:

@@ -191,7 +191,7 @@ def disconnect() -> None:
 
 
 def nodes() -> list[ClusterNode]:
-    """Those that are alive."""
+    """The nodes that are alive."""
     alive = {node["NodeID"]: node["Resources"] for node in ray_module().nodes() if node["Alive"]}
     free = _free(alive)
     return [ClusterNode(node, _share(free[node]), _share(alive[node])) for node in alive if node in free]

@@ -304,7 +304,7 @@ class RayEngine:
                     self._changed.wait(1.0 if soonest is None else max(0.0, min(1.0, soonest - time.monotonic())))
 
     def _watch_nodes(self) -> None:
-        """Somebody for each placement that is vacant, and for each node that has joined."""
+        """Start actors for vacant placements and for nodes that have joined, until the pool is closed."""
         while not self.actors.stopped.wait(0.5):
             try:
                 wanted = self._placements_wanted()

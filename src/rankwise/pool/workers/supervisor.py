@@ -290,7 +290,7 @@ class Lifecycle:
             self._state.break_model(model, build_died(model.name, model.build_failures, death))
 
     def _fork_server_died(self, fork_server: ForkServer) -> None:
-        """Its workers go on, but their exit codes are no longer reported."""
+        """Go on without the old fork server: its workers go on too, but their exit codes are no longer reported."""
         state = self._state
         self._listener.forget(fork_server.control.fileno())
         with state.lock:
