@@ -117,3 +117,8 @@ def test_a_column_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None
         open_source(path, Selection(("pixels",)))
 
     assert "id, x" in caught.value.finding.why
+
+
+def test_an_empty_path_is_not_the_folder_this_runs_in() -> None:
+    with pytest.raises(UnreadableInput, match="is empty"):
+        open_source("", Selection())

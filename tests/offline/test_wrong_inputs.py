@@ -130,6 +130,7 @@ def prepare(folder: Path) -> None:
         ("x.npy", ["--build", "gone.pt2"], "RW002", "gone.pt2 is not there"),
         ("x.npy", ["--build", "junk.pt2"], "RW002", "junk.pt2 is not a program"),
         ("x.npy", ["--weights", "gone.pt"], "RW001", "no weights at"),
+        ("x.npy", ["--weights", ""], "RW001", "weights is empty"),
         ("x.npy", ["--weights", "other.pt"], "RW734", "does not fit"),
         ("x.npy", ["--device", "gpu"], "RW001", "no device 'gpu'"),
         ("x.npy", ["--output", "gone/out.npy"], "RW001", "there is no folder gone"),

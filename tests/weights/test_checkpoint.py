@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
 
 import rankwise  # noqa: E402
+from rankwise.errors import UnreadableInput  # noqa: E402
 from rankwise.weights.records import CheckpointError  # noqa: E402
 
 
@@ -136,3 +137,11 @@ def test_an_index_may_have_a_variant_in_its_name(tmp_path: Path, variant: str) -
     index.write_text(json.dumps({"weight_map": {name: f"model.{variant}{name}.safetensors" for name in values(2)}}))
 
     assert loaded(tmp_path) == loaded(index) == 2
+
+
+def test_an_empty_path_is_not_the_folder_this_runs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(values(1), tmp_path / "last.pt")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UnreadableInput, match="the path is empty"):
+        rankwise.load_weights(torch.nn.Linear(3, 2), "")

@@ -46,8 +46,11 @@ def check_options(options: Options, device: str) -> None:
 
 
 def check_is_path(**given: Any) -> None:
-    """Raises UsageError for an address: only the input and the output may be one."""
+    """Raises UsageError for an address: only the input and the output may be one. And for an empty text, which a variable is that nobody
+    has set: it would stand for no weights, or for this folder."""
     for name, value in given.items():
+        if value == "":
+            raise UsageError(f"{name} is empty, where a path is wanted", next=(f"leave {name} out, or give a path",))
         if is_address(value):
             raise UsageError(f"{name} is an address, where a path of this machine is wanted", next=("copy it here first",))
 

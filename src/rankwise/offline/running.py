@@ -95,7 +95,7 @@ def predict(
     check_options(options, device)
     check_output(target, keep, options)
     check_apart(target, options.errors, {"input": input, "weights": weights, "program": build})
-    if weights and not Path(weights).exists():
+    if weights is not None and not Path(weights).exists():
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
     pinned = str(Path(weights).resolve()) if weights else ""  # `last.pt` may point to another file before the last worker has started

@@ -19,6 +19,8 @@ def open_source(given: Any, selection: Selection) -> Source:
     """The reader for a path, or for a dataset."""
     if not isinstance(given, (str, os.PathLike)):
         return DatasetSource(given, selection)
+    if not str(given):  # Path would take it for this folder
+        raise UnreadableInput("the path of the input is empty", next=("check the path",))
     path = path_or_address(given)
     try:
         is_there = path.exists()

@@ -17,6 +17,8 @@ _NEXT = ("check the path, and that it may be read",)
 
 def check_path(path: str | os.PathLike[str]) -> Path:
     """The path, if it is a plain file or a folder."""
+    if not str(path):  # Path would take it for the folder this process runs in
+        raise UnreadableInput("the path is empty", why="a variable that nobody has set is", next=_NEXT)
     place = Path(path)
     try:
         mode = place.stat().st_mode

@@ -150,6 +150,7 @@ LOCK = threading.Lock()
         Model("nowhere.pt2"),
         Model(3),  # type: ignore[arg-type]
         Model("m:f", weights="nowhere.pt"),
+        Model("m:f", weights=""),
         Model("m:f", max_batch=0),
         Model("m:f", device="tpu"),
         Model("m:f", replicas=0),

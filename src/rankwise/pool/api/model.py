@@ -51,7 +51,7 @@ class Model:
         if weights is not None and not isinstance(weights, (str, os.PathLike)):
             steps = ("torch.save them and give the path", "or load them inside build")
             raise _wrong(name, f"weights is of type {type(weights).__name__}; it must be the path of a checkpoint", *steps)
-        if weights is not None and not Path(weights).exists():
+        if weights is not None and not (str(weights) and Path(weights).exists()):  # Path takes "" for this folder
             raise _wrong(name, f"there are no weights at {str(weights)!r}")
         check_number(f"model {name!r}: max_batch", self.max_batch, least=1, whole=True)
         check_number(f"model {name!r}: max_delay_ms", self.max_delay_ms, least=0)
