@@ -31,7 +31,6 @@ from tests.diagnose.jobs import (
 )
 
 STEP = [*did("broadcast", at="train.py:11 train", origin="forward", sizes=(64,)), *gradients()]
-METRIC = did("all_reduce", at="metrics.py:4 reduce")
 
 
 def test_a_skipped_backward_is_found_where_it_happened_and_not_where_it_hangs() -> None:

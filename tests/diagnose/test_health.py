@@ -25,8 +25,6 @@ from tests.diagnose.jobs import (
     waiting,
 )
 
-DDP_STEP = {"forward": 1, "backward": 1}
-
 
 def notes(*ranks, **facts) -> dict[str, Finding]:
     found = {finding.code: finding for finding in diagnose(job(*ranks, **facts))}

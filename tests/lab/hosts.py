@@ -80,10 +80,6 @@ class Host:
         for process in self.processes:
             process.wait(10)
 
-    def cut_the_cable(self) -> None:
-        """Nothing reaches this host any more, and nothing says so to the others."""
-        _ip("-n", self.namespace, "link", "set", INTERFACE, "down")
-
 
 @contextlib.contextmanager
 def lab(num_hosts: int) -> Iterator[list[Host]]:

@@ -242,10 +242,6 @@ def loader_made_before_the_group() -> None:
     list(loader)
 
 
-def equality_with(by_hand: bool = False, **options: Any) -> list[float]:
-    return train_by_hand(**options) if by_hand else train_with_rankwise(**options)
-
-
 def examples_against_one_process(examples: list[dict[str, Any]]) -> list[list[float]]:
     return [train_with_rankwise(**example) for example in examples]
 
