@@ -559,3 +559,18 @@ def test_tensors_that_can_be_saved_as_they_are_are_not_touched() -> None:
 
     assert state["whole"] is whole and state["part"] is not part
     assert on_cpu({"whole": whole}, copy=True)["whole"].data_ptr() != whole.data_ptr()
+
+
+def test_each_rank_gets_back_its_own_place_in_what_it_reads_on_its_own(farm: Farm, tmp_path: Path) -> None:
+    farm.run("reads_on_its_own", 2, jobs=JOBS, folder=tmp_path, taken=[3, 5])
+
+    assert farm.run("reads_on_its_own", 2, jobs=JOBS, folder=tmp_path, taken=[]) == [3, 15]
+    outcomes = farm.ranks("reads_on_its_own", 3, jobs=JOBS, folder=tmp_path, taken=[])
+    assert [outcome.code for outcome in outcomes] == ["RW710"] * 3, outcomes
+    assert "data of 2 ranks, and there are 3" in outcomes[2].error
+
+
+def test_a_place_that_is_the_same_on_all_ranks_serves_another_number_of_them(farm: Farm, tmp_path: Path) -> None:
+    farm.run("reads_on_its_own", 2, jobs=JOBS, folder=tmp_path, taken=[4, 4])
+
+    assert farm.run("reads_on_its_own", 3, jobs=JOBS, folder=tmp_path, taken=[]) == [4, 14, 24]

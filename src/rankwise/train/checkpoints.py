@@ -22,6 +22,7 @@ from rankwise.train.captured import (
     check_plain,
     find_misfit,
     first_not_plain,
+    misfit,
     on_cpu,
     plain_numbers,
     restore_rng,
@@ -33,12 +34,14 @@ from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
+from rankwise.train.loader import Loader
 from rankwise.train.sharded import load_sharded, save_sharded
 from rankwise.train.wrapping import unwrap
 
 log = logging.getLogger("rankwise.train")
 
 _RESERVED = {"rng", "rankwise"}
+_BY_RANK = "rankwise_by_rank"
 _SHARDED = ("model", "optimizer")  # what all ranks write with sharded=True
 
 
@@ -101,11 +104,11 @@ class Checkpoints:
         if not isinstance(step, int) or step < 0:
             raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
-        generators = self._gather()
+        generators, places = self._gather()
         own: dict[str, Any] = {}
 
         def collect() -> None:
-            own.update(self._collect(step, generators))
+            own.update(self._collect(step, generators, places))
             self._check({**own, **self._beside()})
 
         rank_zero(collect)
@@ -136,16 +139,18 @@ class Checkpoints:
         else:
             self._settle(self._join(), is_logged=True)  # other ranks may never come to wait
 
-    def _gather(self) -> list[Any]:
-        """What rank 0 has to get from the others; returns the random generators of all ranks."""
+    def _gather(self) -> tuple[list[Any], dict[str, Any]]:
+        """What rank 0 has to get from the others: the random generators of all ranks, and their places in what each reads on its own."""
         for thing in self._things.values():
             if isinstance(thing, ZeroRedundancyOptimizer):
                 thing.consolidate_state_dict(to=0)
-        return group.gathered(rng_state())
+        mine = {name: thing.state_dict() for name, thing in self._things.items() if _is_read_by_rank(thing)}
+        everyone = group.gathered((rng_state(), mine))
+        return [generators for generators, _ in everyone], {name: _places([theirs[name] for _, theirs in everyone]) for name in mine}
 
-    def _collect(self, step: int, generators: list[Any]) -> dict[str, Any]:
+    def _collect(self, step: int, generators: list[Any], places: dict[str, Any]) -> dict[str, Any]:
         """What goes into the file."""
-        state = {name: thing.state_dict() for name, thing in self._in_file(self.sharded).items()}
+        state = {name: places[name] if name in places else thing.state_dict() for name, thing in self._in_file(self.sharded).items()}
         about = {"schema": 1, "step": step, "world_size": group.world_size()}
         return {**on_cpu(state, copy=self.asynchronous), "rng": generators, "rankwise": about}
 
@@ -243,6 +248,7 @@ class Checkpoints:
     def _load(self, saved: Saved, state: dict[str, Any]) -> None:
         is_sharded = (saved.path / "shards").is_dir()
         targets = self._in_file(is_sharded)
+        state = {name: _place_of_this_rank(name, there, saved.path) for name, there in state.items()}
         for name, target in targets.items():  # all of them first: nobody shall go on with half of a checkpoint
             if finding := find_misfit(name, target, state, saved.path):
                 raise TrainError(finding)
@@ -259,6 +265,26 @@ class Checkpoints:
 
 def _log(finding: Finding) -> None:
     log.error("%s %s; %s", finding.code, finding.summary, finding.next[0])
+
+
+def _is_read_by_rank(thing: Any) -> bool:
+    """A StatefulDataLoader, a sampler: each rank has one of its own, at a place of its own. A `Loader` counts for all ranks together."""
+    return hasattr(thing, "__iter__") and not isinstance(thing, (nn.Module, Loader))
+
+
+def _places(states: list[Any]) -> Any:
+    """One state where all ranks have the same, which then serves any number of them."""
+    return states[0] if len({pickle.dumps(state) for state in states}) == 1 else {_BY_RANK: states}
+
+
+def _place_of_this_rank(name: str, state: Any, path: Path) -> Any:
+    if not isinstance(state, dict) or _BY_RANK not in state:
+        return state
+    states, now = state[_BY_RANK], group.world_size()
+    if len(states) != now:
+        why = "each rank's own place in what it reads was saved, and says nothing to another number of ranks; that of a train.Loader does"
+        raise TrainError(misfit(f"{path} holds {name} of {len(states)} ranks, and there are {now}", why))
+    return states[group.rank()]
 
 
 def _in_parts(things: dict[str, Any]) -> list[str]:
