@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import sys
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_rooms_only_look_down() -> None:
     assert not MAY_IMPORT.keys() - {room_of(SRC / name) for name in RELATIVE}, "rooms that are not there"
     upward = {name: rooms_imported_by(SRC / name) - MAY_IMPORT[room_of(SRC / name)] - {room_of(SRC / name)} for name in RELATIVE}
     assert {name: rooms for name, rooms in upward.items() if rooms} == {}
+
+
+def test_each_room_says_in_a_few_lines_what_is_in_it() -> None:
+    """And names some of its files, so that a reader knows where to begin."""
+    words = {path.parent.name: ast.get_docstring(ast.parse(path.read_text())) or "" for path in SRC.glob("*/__init__.py")}
+    wrong = {room: text for room, text in words.items() if not 3 <= len(text.splitlines()) <= 8 or text.count("`") < 4}
+
+    assert words and not wrong
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:

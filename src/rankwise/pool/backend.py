@@ -219,7 +219,7 @@ def plan_workers(machine: Machine, workers: int | str, wants_gpu: bool, threads:
     own = cores_of_workers(count, share, numa_nodes(os.sched_getaffinity(0))) if pin else [()] * count
     seats = [Seat(devices[i % len(devices)], share, own[i]) for i in range(count)]
     places = ", ".join(dict.fromkeys(seat.device for seat in seats))
-    return Plan(seats, f"{count} workers on {places} with {share} threads each ({why})")
+    return Plan(seats, f"{count} worker{'s' * (count != 1)} on {places} with {share} thread{'s' * (share != 1)} each ({why})")
 
 
 def cores_of_workers(count: int, share: int, nodes: list[list[int]]) -> list[tuple[int, ...]]:

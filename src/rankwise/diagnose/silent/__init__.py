@@ -1,4 +1,8 @@
-"""Training that runs but trains wrong: each file finds one kind of fault in the ranks' audits (`audited_job`), and proves it."""
+"""Training that runs but trains wrong: each file finds one kind of fault in what the probe noted of each step, and proves it.
+
+Begin with `audited_job`, which holds what all ranks noted, then `same_samples`, a whole finding. `find_silent` below calls all of them,
+in the order in which one explains the other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The file formats, one module each with its `FORMAT`. They are found by listing this folder: to add one, add its file."""
+"""The file formats, one module each with its `FORMAT`. They are found by listing this folder: to add one, add its file.
+
+Begin with `npy`, the smallest. `rankwise.offline.format` says what a format is; reading and writing of texts, tables and arrays, which
+several formats share, is in `text_lines`, `table_reading`, `table_writing` and `array_writing` beside it.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,5 @@
-"""The gRPC side of the Open Inference Protocol: `listening` is the server, `tensors` converts messages, `types` declares them."""
+"""The gRPC side of the Open Inference Protocol.
+
+Begin with `listening`, the server. `tensors` turns messages into arrays and back; `types` makes the message classes from
+`descriptors.binpb`, which `make proto` makes from the `.proto` files.
+"""
