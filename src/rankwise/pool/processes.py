@@ -297,7 +297,8 @@ class Processes:
             elif message[0] == "segment":
                 worker.handle.add_segment(message[1])
             elif message[0] == "unbatchable":
-                self._answers.stop_batching(self._scheduler.models[message[1]], message[2])
+                if (model := self._scheduler.models.get(message[1])) is not None:  # removed, and what it had to do recalled, meanwhile
+                    self._answers.stop_batching(model, message[2])
             elif message[0] == "gpu_unusable":
                 self._answers.gpu_unusable(worker, message, now)
             elif message[0] == "loaded":

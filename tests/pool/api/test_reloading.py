@@ -159,3 +159,14 @@ def test_a_stream_goes_on_over_a_reload(pool: Pool, tmp_path: Path) -> None:
             save(tmp_path / "w.pt", 4.0)
             pool.reload("first").result(LONG_S)
     assert set(found) == {1.0, 4.0} and found == sorted(found) and len(found) == 400
+
+
+def test_what_a_worker_says_of_a_model_that_is_gone_harms_nobody(tmp_path: Path) -> None:
+    """It may have begun a task at the very moment this was taken back to run elsewhere, and the model removed."""
+    save(tmp_path / "w.pt", 1.0)
+    with Pool({"first": constant(tmp_path / "w.pt")}, workers=1) as pool:
+        answer(pool, "first")
+        backend: Any = pool._backend
+        backend.take_message(next(iter(backend.lifecycle.workers.values())), ("unbatchable", 999, "its rows depend on each other"))
+
+        assert answer(pool, "first") == 1.0
