@@ -128,14 +128,19 @@ def test_tensor_parallel_parts_are_told(tmp_path: Path) -> None:
 
 
 def test_parameters_that_lie_elsewhere_in_their_group_are_not_mixed_up(tmp_path: Path) -> None:
-    """As with round_robin_gradients: the shapes are listed in another order than the numbers lie."""
+    """With round_robin_gradients the files contradict each other; the model's own file has the weights whole."""
     model = Net()
     folder = write_zero(tmp_path / "run", model.state_dict(), 2, 2, groups=GROUPS, buffers=BUFFERS, shared=SHARED)
     other = write_zero(tmp_path / "other", model.state_dict(), 2, 2, groups=[group[::-1] for group in GROUPS], buffers=BUFFERS, shared={})
     for path in other.glob("*/*optim_states.pt"):
         (folder / "global_step3" / path.name).write_bytes(path.read_bytes())
+    loaded = Net()
 
-    assert refused(Net(), folder).code == "RW732"
+    found = refused(Net(), folder)
+    rankwise.load_weights(loaded, folder / "global_step3" / "mp_rank_00_model_states.pt")
+
+    assert found.code == "RW732" and "mp_rank_00_model_states.pt" in found.next[0]
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -201,7 +201,10 @@ def _check_place(name: str, states: list[Any], group: int, at: int, numel: int, 
         if isinstance(place, Unbuilt) and isinstance(place.state, dict):
             first, last = max(at, begin), min(at + numel, begin + piece.numel)
             if (begin + place.state["start"], place.state.get("numel", last - first)) != (first, last - first):
-                raise Damaged(f"{name} does not lie where its group says, at {at:,}, but at {begin + place.state['start']:,}")
+                noted = begin + place.state["start"]
+                why = f"by its group {name} begins at {at:,}, by its own note at {noted:,}; round_robin_gradients does that"
+                steps = ("mp_rank_00_model_states.pt in the step's folder has the weights whole: give that file",)
+                raise CheckpointError("RW732", "the optimizer's files do not agree where the parameters lie in them", why=why, next=steps)
         begin += piece.numel
 
 
