@@ -574,3 +574,15 @@ def test_a_place_that_is_the_same_on_all_ranks_serves_another_number_of_them(far
     farm.run("reads_on_its_own", 2, jobs=JOBS, folder=tmp_path, taken=[4, 4])
 
     assert farm.run("reads_on_its_own", 3, jobs=JOBS, folder=tmp_path, taken=[]) == [4, 14, 24]
+
+
+def test_an_optimizers_state_is_not_given_to_parameters_in_another_order(tmp_path: Path) -> None:
+    def things(*names: str) -> dict[str, Any]:
+        model = nn.ModuleDict({name: nn.Linear(2, 2) for name in names})
+        return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+
+    train.Checkpoints(tmp_path, **things("a", "b")).save(1)
+
+    with pytest.raises(TrainError, match=r"RW710.* in another order: a.weight where b.weight is now"):
+        train.Checkpoints(tmp_path, **things("b", "a")).resume()
+    assert train.Checkpoints(tmp_path, model=things("b", "a")["model"]).resume() == 1

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
 from multiprocessing import active_children
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
+from rankwise.errors import UsageError
 from rankwise.train import Predictions, Step
 from rankwise.train.loader import Loader
 from tests.train.farm import Farm
@@ -301,3 +303,11 @@ def test_a_dataset_that_changes_between_epochs_is_read_as_it_is_then(shuffle: bo
         for batch in loader:
             predictions.add(batch)
         assert predictions.gather().tolist() == data
+
+
+def test_a_stream_that_was_already_split_is_refused() -> None:
+    class Split(IterableDataset[int]):
+        _distributed = SimpleNamespace(rank=0, world_size=2)  # as Hugging Face's split_dataset_by_node leaves it
+
+    with pytest.raises(UsageError, match="already split by node"):
+        Loader(Split(), batch_size=2)

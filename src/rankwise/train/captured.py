@@ -189,6 +189,18 @@ def find_misfit(name: str, thing: Any, state: dict[str, Any], path: Path) -> Fin
     return None
 
 
+def find_order_misfit(name: str, model: nn.Module, state: dict[str, Any], path: Path) -> Finding | None:
+    """Where parameters of the same names come in another order: an optimizer's state, which goes by order, would be given to others."""
+    now = [key for key, parameter in model.named_parameters() if parameter.requires_grad and key in state[name]]
+    own = set(now)
+    then = [key for key in state[name] if key in own]
+    if now == then:
+        return None
+    first, there = next((one, other) for one, other in zip(now, then) if one != other)
+    summary = f"{path} has the parameters of {name} in another order: {there} where {first} is now"
+    return misfit(summary, "the optimizer's state goes by order: layers were moved in the model, or made from a set, whose order changes")
+
+
 def find_names_misfit(own: dict[str, Any], saved: Mapping[str, torch.Size | None], path: Path) -> Finding | None:
     """Names that only one side has, and shapes that differ; `saved` has the shape of each tensor by its name."""
     missing, unknown = [key for key in own if key not in saved], [key for key in saved if key not in own]

@@ -21,6 +21,7 @@ from rankwise.train import committed, group
 from rankwise.train.captured import (
     check_plain,
     find_misfit,
+    find_order_misfit,
     first_not_plain,
     misfit,
     on_cpu,
@@ -251,6 +252,10 @@ class Checkpoints:
         state = {name: _place_of_this_rank(name, there, saved.path) for name, there in state.items()}
         for name, target in targets.items():  # all of them first: nobody shall go on with half of a checkpoint
             if finding := find_misfit(name, target, state, saved.path):
+                raise TrainError(finding)
+        steps = any(isinstance(target, torch.optim.Optimizer) for target in targets.values())
+        for name, model in targets.items():
+            if steps and isinstance(model, nn.Module) and (finding := find_order_misfit(name, model, state, saved.path)):
                 raise TrainError(finding)
         if is_sharded:
             load_sharded(saved.path, self._things)

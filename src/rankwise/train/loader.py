@@ -257,6 +257,11 @@ class Loader:
                 "a stream cannot be shuffled here: only its beginning can be read",
                 next=("shuffle in the dataset; its set_epoch is called",),
             )
+        if self.is_stream and getattr(getattr(self.dataset, "_distributed", None), "world_size", 1) > 1:  # Hugging Face's
+            raise UsageError(
+                "the stream was already split by node: the loader would leave out most of its samples",
+                next=("give the loader the whole stream, or leave out the loader: step.over(DataLoader(dataset, …))",),
+            )
         if self.is_stream and self._options.get("persistent_workers"):
             raise UsageError("persistent_workers would keep a stream's old position", next=("leave it out",))
         if self.uneven == "drop" and 0 < self.length < self.global_batch:
