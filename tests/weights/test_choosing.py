@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import rankwise
+from rankwise.weights import choosing
+from rankwise.weights.matching import fit
 from tests.weights.checkpoints import refused, save
 
 
@@ -139,3 +141,17 @@ def test_a_part_that_fits_is_named_with_its_prefix(tmp_path: Path) -> None:
 
     assert found.code == "RW734"
     assert "prefix='model.'" in found.next[0]
+
+
+def test_parts_with_too_few_names_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str | None] = []
+
+    def counted(slots: Any, tensors: Any, rules: Any) -> Any:
+        tried.append(rules.prefix)
+        return fit(slots, tensors, rules)
+
+    monkeypatch.setattr(choosing, "fit", counted)
+    state = {f"blocks.{number}.{name}": value for number in range(50) for name, value in nn.Linear(2, 2).state_dict().items()}
+
+    assert refused(nn.Sequential(*(nn.Linear(2, 3) for _ in range(20))), save(tmp_path / "last.pt", state)).code == "RW734"
+    assert tried == [None, "blocks."]

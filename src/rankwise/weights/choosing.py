@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankwise.errors import UsageError
-from rankwise.weights.matching import Fit, Rules, Slot, fit, nearest_names
-from rankwise.weights.names import as_old_weight_norm
+from rankwise.weights.matching import Fit, Rules, Slot, fit, may_be_missing, nearest_names
+from rankwise.weights.names import as_old_weight_norm, bare
 from rankwise.weights.records import CheckpointError, TensorRecord
 from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
 
@@ -97,16 +98,26 @@ def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot]
 
 
 def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Slot], rules: Rules) -> list[str]:
-    """The prefixes below which a whole set of weights stands, the outermost of each."""
+    """The prefixes below which a whole set of weights stands, the outermost of each. Those with too few names are not even tried."""
     prefixes: dict[str, None] = {}
+    counts: Counter[str] = Counter()
     for name in state.tensors:
-        parts = name.split(".")
-        prefixes |= {".".join(parts[:depth]) + ".": None for depth in range(1, min(len(parts), 4))}
+        prefixes |= dict.fromkeys(_outer_parts(name))
+        counts.update({*_outer_parts(name), *_outer_parts(bare(name))})
+    wanted = {
+        slot.identity for name, slot in slots.items() if not (name.endswith("num_batches_tracked") or may_be_missing(name, {}, rules))
+    }
+    likely = [prefix for prefix in prefixes if counts[prefix] >= len(wanted)]
     found: list[str] = []
-    for prefix in sorted(prefixes, key=lambda text: text.count("."))[:_MAX_PREFIXES]:
+    for prefix in sorted(likely, key=lambda text: text.count("."))[:_MAX_PREFIXES]:
         if not prefix.startswith(tuple(found)) and fit(slots, state.tensors, replace(rules, prefix=prefix)).is_whole:
             found.append(prefix)
     return found
+
+
+def _outer_parts(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:depth]) + "." for depth in range(1, min(len(parts), 4))]
 
 
 def _found_text(states: list[StateDict]) -> str:
