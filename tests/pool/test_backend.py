@@ -37,10 +37,11 @@ class Constant:
         self.is_closed = True
 
 
-def test_an_engine_of_ones_own_is_used_by_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backend.ENGINES, "processes", "constant_engine")
-    monkeypatch.setattr(backend.importlib, "import_module", lambda name: type("Module", (), {"start": Constant}))
-    with Pool({"m": Model("torch.nn:Identity")}) as pool:
+start = Constant
+
+
+def test_an_engine_of_ones_own_is_used_by_the_pool() -> None:
+    with Pool({"m": Model("torch.nn:Identity")}, engine=__name__) as pool:
         assert pool.submit("m", 1).result() == 7
         assert list(pool.map("m", [1, 2])) == [7, 7]
     assert pool._backend.is_closed
@@ -49,6 +50,12 @@ def test_an_engine_of_ones_own_is_used_by_the_pool(monkeypatch: pytest.MonkeyPat
 def test_an_engine_that_is_not_there_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="engine is 'cloud'"):
         Pool({"m": Model("torch.nn:Identity")}, engine="cloud")
+
+
+@pytest.mark.parametrize("engine", ["tests.pool.nowhere", "tests.pool.models"])  # there is none, and one without `start`
+def test_a_module_that_is_no_engine_is_a_usage_error(engine: str) -> None:
+    with pytest.raises(UsageError, match=f"engine '{engine}' cannot be used"):
+        Pool({"m": Model("torch.nn:Identity")}, engine=engine)
 
 
 TWO = [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -1,13 +1,13 @@
 """The interface of an engine (`Backend`), and the machine it may use: cores, memory, GPUs, and the plan for `workers="auto"`.
 
-To add an engine: implement `Backend`, and name its `start` in `ENGINES`."""
+To add an engine: write a module whose `start` gives a `Backend`; `Pool(models, engine="my_package.my_engine")` uses it."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +50,9 @@ class PoolOptions:
         memory_limits(self.memory, ())
         if self.lane_bytes is not None:
             parse_bytes(self.lane_bytes, "lane_bytes")
-        if engine not in ENGINES:
+        if engine not in ENGINES and not (isinstance(engine, str) and "." in engine):
             raise UsageError(
-                f"engine is {shown(engine)}; it must be one of {', '.join(ENGINES)}",
+                f"engine is {shown(engine)}; it must be one of {', '.join(ENGINES)}, or a module of your own, as package.module",
                 next=('"processes" is this machine, "ray" a Ray cluster',),
             )
         if address is not None and engine != "ray":
@@ -148,10 +148,17 @@ class Growing(Protocol):
 
 
 def start(engine: str, models: dict[str, Model], options: PoolOptions) -> Backend:
-    """The engine of this name; `workers=0` is the caller's own process."""
-    home = "rankwise.pool.inprocess" if options.workers == 0 and engine == "processes" else ENGINES[engine]
-    backend: Backend = importlib.import_module(home).start(models, options)
-    return backend
+    """The engine of this name, or in this module; `workers=0` is the caller's own process."""
+    home = "rankwise.pool.inprocess" if options.workers == 0 and engine == "processes" else ENGINES.get(engine, engine)
+    try:
+        begin: Callable[..., Backend] = importlib.import_module(home).start
+    except (ImportError, AttributeError) as error:
+        if engine in ENGINES:
+            raise
+        raise UsageError(
+            f"engine {engine!r} cannot be used: {error}", next=("name a module that has a function start(models, options)",)
+        ) from error
+    return begin(models, options)
 
 
 def states_of(models: dict[str, Model], gpus: tuple[str, ...], first: int = 0) -> dict[str, ModelState]:
