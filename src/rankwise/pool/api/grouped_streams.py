@@ -25,7 +25,7 @@ from rankwise.pool.schedule.tasks import Chunk, TaskOwner
 
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
 _FIRST, _LARGEST = 8, 256  # requests of a bunch or chunk: few at first, so that the workers have something to do soon
-_UNSENT = 1024  # requests of all chunks that are being filled: where many models take turns, no worker waits for them all
+_UNSENT = 2560  # requests of all chunks that are being filled: where many models take turns, no worker waits for them all
 _BUNCH_BYTES = 8 << 20
 # The seconds that the requests of a chunk take at most, and the bytes of their results, as far as is known. On a busy machine it takes some
 # hundredths of a second until this process gets a core again: until then the workers have enough.
@@ -39,6 +39,7 @@ class Bunch:
     def __init__(self, model: ModelState, kind: tuple[Any, ...], rows: GatheredRows) -> None:
         self.model, self.kind, self.rows = model, kind, rows  # what they have in common: model, tag, dtype, shape of a row
         self.edges = [0]  # rows before each request, and after the last
+        self.count = 0  # requests
         self.future: Future[Any] | None = None  # once it is sent
         self.fetched = 0  # requests whose results the caller has
         self.is_here = False
@@ -53,14 +54,9 @@ class Bunch:
         place, size, slots = self.rows.lent(first, last)
         return ("(", ((tag, dtype, (last - first, *row), place),)), size, slots, tag == "T"
 
-    @property
-    def count(self) -> int:
-        return len(self.edges) - 1
-
     def add(self, array: np.ndarray[Any, Any], rows: int) -> None:
-        end = self.rows.count + rows
-        self.rows.add(array, end)
-        self.edges.append(end)
+        self.edges.append(self.rows.add(array, rows))
+        self.count += 1
 
     def wait(self) -> None:
         assert self.future is not None
@@ -133,8 +129,8 @@ class GroupedStream(Stream):
         submit = partial(pool.submit_encoded, priority=options.priority) if options.priority else pool.submit_encoded
         super().__init__(submit, pool.state.has_open_tasks, options.window or _MOST)
         self._pool, self._encode, self._workers = pool, pool.encoder.encode, len(pool.plan.seats)
-        self._deadline_s, self._priority, self._most_futures = options.deadline_s, options.priority, options.window or _MOST_FUTURES
-        self._num_futures = 0  # of the entries that wait
+        self._deadline_s, self._priority = options.deadline_s, options.priority
+        self._most_futures = options.window or _MOST_FUTURES
         self._groups: dict[Any, Any] = {}  # bunches and chunks that are not sent yet, by what their requests have in common
         self._filling: dict[int, Filling] = {}  # by the model, until it is sent, or any chunk
         self._tried: set[int] = set()  # models that a chunk was sent of: no more before it is known how large results are
@@ -187,9 +183,6 @@ class GroupedStream(Stream):
 
     def _send_alone(self, model: ModelState, inputs: Sequence[Any], is_lazy: bool, seed: int | None) -> Future[Any]:
         return self._submit(model, self._encode(model.name, inputs), self._deadline_s, is_lazy=is_lazy, seed=seed)
-
-    def _is_full(self) -> bool:
-        return len(self._waiting) >= self._most or self._num_futures >= self._most_futures or self._is_short
 
     def _is_bunched(self, model: ModelState, inputs: Sequence[Any]) -> bool:
         """Rows are copied to where their batch will be, each to its place."""

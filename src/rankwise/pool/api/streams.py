@@ -51,11 +51,12 @@ class Stream:
     def __init__(self, submit: Callable[..., Future[Any]], has_open_tasks: Callable[[], bool], window: int = WINDOW) -> None:
         self._submit, self._has_open_tasks, self._most = submit, has_open_tasks, window
         self._waiting: deque[Any] = deque()  # a future for each request, or what stands for one, in order
+        self._num_futures, self._most_futures = 0, window  # among them, where several may share one
         self._is_short = False  # of room, until the results that are here have been fetched
         self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw  # times this thread had to give its core away
 
     def results(self, requests: Iterable[Any]) -> Iterator[Any]:
-        source, waiting, take, is_full = iter(requests), self._waiting, self._take, self._is_full
+        source, waiting, take = iter(requests), self._waiting, self._take
         last = monotonic()
         try:
             while True:
@@ -64,7 +65,10 @@ class Stream:
                         now = monotonic()
                         is_slow, last = now - last > _SLOW_S and not self._was_preempted(), now
                         take(request, is_slow)
-                        if is_full() or ((is_slow or not len(waiting) % _LOOK) and waiting[0].done()):
+                        size = len(waiting)
+                        if size >= self._most or self._num_futures >= self._most_futures or self._is_short:
+                            break
+                        if (is_slow or not size % _LOOK) and waiting[0].done():
                             break
                     else:
                         self._send_all()
@@ -89,9 +93,6 @@ class Stream:
     def _take(self, request: Any, is_slow: bool) -> None:
         inputs = request if isinstance(request, tuple) else (request,)
         self._waiting.append(self._sent(lambda: self._submit(*inputs)))
-
-    def _is_full(self) -> bool:
-        return len(self._waiting) >= self._most or self._is_short
 
     def _send_all(self) -> None:
         """Send what was kept back so far; a stream that groups requests has such."""

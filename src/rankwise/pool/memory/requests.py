@@ -128,10 +128,12 @@ class GatheredRows:
         self._row_bytes = self._rows.nbytes // shape[0]
         self.most, self.count = shape[0], 0
 
-    def add(self, rows: np.ndarray[Any, Any], end: int) -> None:
-        """Put rows behind the ones that are there; `end` is how many there are then."""
+    def add(self, rows: np.ndarray[Any, Any], count: int) -> int:
+        """Put so many rows behind the ones that are there; returns how many there are then."""
+        end = self.count + count
         self._rows[self.count : end] = rows
         self.count = end
+        return end
 
     def place(self, start: int, stop: int) -> bytes | tuple[int, int, int]:
         """Some of the rows, or where they are."""
@@ -238,6 +240,9 @@ def cut_value(value: Any, start: int, stop: int) -> Any:
 
 def split(array: Any, edges: Sequence[int]) -> Sequence[Any]:
     if type(array) is np.ndarray:
+        size = edges[1]
+        if edges == list(range(0, len(edges) * size, size)):  # all alike: numpy makes such views in half the time
+            return list(array.reshape(-1, size, *array.shape[1:]))
         return [array[start:stop] for start, stop in pairwise(edges)]
     return array.split([stop - start for start, stop in pairwise(edges)])  # type: ignore[no-any-return]
 

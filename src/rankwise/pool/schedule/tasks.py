@@ -190,7 +190,7 @@ class Chunk(TaskFuture):
 
     def add_row(self, array: np.ndarray[Any, Any]) -> None:
         assert self._rows is not None
-        self._rows.add(array, self.count + 1)
+        self._rows.add(array, 1)
         self.count += 1
         self.size += _ROW_BYTES
 
