@@ -38,7 +38,7 @@ SIZES = {
 WORKERS = 2
 REQUESTS = {"mlp": (128, 80), "cnn": (16, 60), "transformer": (32, 80)}  # rows of one request, and how many requests
 CHUNK = 32  # requests that the peers' map sends at once
-SITTINGS = 3  # processes are started anew: where their memory lies makes one as much as a tenth faster than the next
+SITTINGS = 6  # processes are started anew: where their memory lies makes one as much as a tenth faster than the next
 # Model and rows: how many requests. A quarter of a second of work, so that neither the first moment nor the last one decides.
 CHUNKED = {("mlp", 1): 600, ("mlp", 64): 96, ("cnn", 1): 400, ("transformer", 1): 600}
 
