@@ -16,7 +16,7 @@ import rankwise
 from rankwise.broker.blobs import Blobs
 from rankwise.broker.connecting import connect
 from rankwise.broker.stores import FolderStore
-from rankwise.broker.worker import Worker, WorkerOptions
+from rankwise.broker.worker import BrokerWorker, WorkerOptions
 from rankwise.errors import UsageError
 
 
@@ -40,7 +40,7 @@ def test_a_worker_says_once_why_its_broker_is_away(
     with socket.create_server(("127.0.0.1", 0)) as listening, caplog.at_level(logging.WARNING, "rankwise.worker"):
         listening.settimeout(20)
         options = WorkerOptions(f"amqp://user:hush@127.0.0.1:{listening.getsockname()[1]}//", "q")
-        worker = Worker(Nobody(), FolderStore(tmp_path, "q", 60), Blobs(), options)
+        worker = BrokerWorker(Nobody(), FolderStore(tmp_path, "q", 60), Blobs(), options)
         thread = threading.Thread(target=worker.run)
         thread.start()
         for _ in range(6):  # each try is hung up upon, which may come as two kinds of errors in turn

@@ -21,7 +21,7 @@ from rankwise.broker.client import Remote, remote
 from rankwise.broker.connecting import body_of, connect, plain_queue, publish, task_queue
 from rankwise.broker.messages import JSON, Body, Reply, Request, write_reply, write_request
 from rankwise.broker.stores import FolderStore
-from rankwise.broker.worker import MAX_TRIES, Worker, WorkerOptions, pack_body
+from rankwise.broker.worker import MAX_TRIES, BrokerWorker, WorkerOptions, pack_body
 from rankwise.errors import RankwiseError
 from rankwise.pool.errors import DeadlineExceeded, Death, quarantined
 
@@ -54,7 +54,7 @@ class Running:
     def __init__(self, folder: Path, queue: str = "", prefetch: int = 8) -> None:
         self.queue, self.pool = queue or f"q{uuid.uuid4().hex}", Counting()
         self.store = FolderStore(folder, self.queue, 60)
-        self.worker = Worker(self.pool, self.store, Blobs(), WorkerOptions(BROKER, self.queue, prefetch))
+        self.worker = BrokerWorker(self.pool, self.store, Blobs(), WorkerOptions(BROKER, self.queue, prefetch))
         self.thread = threading.Thread(target=self.worker.run)
         self.thread.start()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.diagnose import diagnose
-from rankwise.evidence.records import Ended, FileLock, Helper, JobEvidence, Peer, RankEvidence, SentSignal
+from rankwise.evidence.records import Ended, FileLock, Helper, JobEvidence, OpenConnection, RankEvidence, SentSignal
 from rankwise.findings import Finding
 from tests.diagnose.jobs import (
     FIVE,
@@ -306,7 +306,10 @@ def test_rw305_a_pipe_that_nobody_writes_to(inside, line: str) -> None:
     ],
 )
 def test_rw306_a_network_peer_that_does_not_answer(inside, line: str) -> None:
-    peers = (Peer("10.0.0.1:40000", "10.9.8.7:443", "ESTABLISHED"), Peer("10.0.0.1:40001", "10.0.0.2:29500", "ESTABLISHED", 4200))
+    peers = (
+        OpenConnection("10.0.0.1:40000", "10.9.8.7:443", "ESTABLISHED"),
+        OpenConnection("10.0.0.1:40001", "10.0.0.2:29500", "ESTABLISHED", 4200),
+    )
 
     found = verdict(elsewhere(3, inside=inside, connections=peers), source=at_line(line))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from rankwise.meet.ports import Listener, find_listeners, try_port
+from rankwise.meet.ports import ListeningProcess, find_listeners, try_port
 
 
 def test_the_listener_is_found_and_described() -> None:
@@ -16,4 +16,4 @@ def test_the_listener_is_found_and_described() -> None:
 
     assert found.pid == os.getpid() and f"(pid {os.getpid()}, user " in str(found)
     assert try_port("127.0.0.1", port, 5.0) == "connection refused"
-    assert str(Listener(None)) == "a process of another user"
+    assert str(ListeningProcess(None)) == "a process of another user"

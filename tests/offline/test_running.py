@@ -17,7 +17,7 @@ import torch
 import rankwise
 from rankwise.errors import UsageError
 from rankwise.offline import journal, parts, running
-from rankwise.offline.sizing import Choice
+from rankwise.offline.sizing import BatchSize
 from rankwise.offline.workspace import PredictError, Workspace, folder_of
 from tests.families import mostly_live
 from tests.offline import nets
@@ -168,13 +168,13 @@ def test_the_batch_size_is_found_by_trying(tmp_path: Path) -> None:
 
 def test_a_resumed_job_keeps_the_batch_size_that_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_PART_BYTES", 600)
-    monkeypatch.setattr(running, "find_size", lambda measure: Choice(7, "tried before"))
+    monkeypatch.setattr(running, "find_size", lambda measure: BatchSize(7, "tried before"))
     with monkeypatch.context() as patch:
         patch.setattr(running, "write_output", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             run(tmp_path, batch="auto")
     (folder_of(tmp_path / "out.npy") / "part-00000003").unlink()
-    monkeypatch.setattr(running, "find_size", lambda measure: Choice(100, "tried again"))
+    monkeypatch.setattr(running, "find_size", lambda measure: BatchSize(100, "tried again"))
 
     done = run(tmp_path, batch="auto")
 

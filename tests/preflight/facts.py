@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 
 from rankwise.preflight.catalogue import all_checks
-from rankwise.preflight.job import Host, Job, Link
+from rankwise.preflight.job import CheckedJob, Host, Link
 from rankwise.preflight.plan import CheckPlan
 
 GIB = 1 << 30
@@ -42,7 +42,7 @@ def healthy_facts() -> dict[str, Any]:
     return {name: module.HEALTHY for name, module in found.items() if hasattr(module, "HEALTHY")}
 
 
-def job_of(num_hosts: int, **more: Any) -> Job:
+def job_of(num_hosts: int, **more: Any) -> CheckedJob:
     """Healthy hosts node-a, node-b, …, who all met and measured each other."""
     names = [f"node-{letter}" for letter in "abcdefgh"[:num_hosts]]
     plan = CheckPlan(
@@ -66,9 +66,9 @@ def job_of(num_hosts: int, **more: Any) -> Job:
     reached = {a: {b: {"high": True, "gloo": True} for b in names if b != a} for a in names} if num_hosts > 1 else {}
     offsets = dict.fromkeys(names, (0.0, 0.001))
     more.setdefault("collective", {"gloo": {name: {"wrong": [], "bytes_per_s": 5e8} for name in names}} if num_hosts > 1 else {})
-    return Job(plan, hosts, links=links, reached=reached, offsets_s=offsets, **more)
+    return CheckedJob(plan, hosts, links=links, reached=reached, offsets_s=offsets, **more)
 
 
-def facts_of(job: Job, node: int, check: str) -> dict[str, Any]:
+def facts_of(job: CheckedJob, node: int, check: str) -> dict[str, Any]:
     """One host's facts of one check, to be changed in place."""
     return job.hosts[node].facts[check]

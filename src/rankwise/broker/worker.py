@@ -48,7 +48,7 @@ Send = partial[None]  # of `_answer` or `_answer_again`, with the job first; wai
 
 
 @dataclass
-class Job:
+class QueueJob:
     """One task, however often its message has come."""
 
     id: str
@@ -69,15 +69,15 @@ class WorkerOptions:
     drain_s: float = 30.0
 
 
-class Worker:
+class BrokerWorker:
     def __init__(
         self, pool: Pool, store: Store, blobs: Blobs, options: WorkerOptions, outputs: Mapping[str, Sequence[TensorSpec]] | None = None
     ) -> None:
         self._pool, self._store, self._blobs, self._options = pool, store, blobs, options
         self._outputs = outputs or {}  # the declared outputs, by the model's name
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}  # by id, until there is an answer
-        self._later: deque[tuple[float, Job, Request, bool]] = deque()  # what others have claimed, with the time to look again
+        self._jobs: dict[str, QueueJob] = {}  # by id, until there is an answer
+        self._later: deque[tuple[float, QueueJob, Request, bool]] = deque()  # what others have claimed, with the time to look again
         self._given_up: list[str] = []  # ids that are not claimed by this worker any more, which the store has still to be told
         self._open = 0  # jobs whose answer is not sent
         self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
@@ -169,7 +169,7 @@ class Worker:
     def _on_message(self, message: Any) -> None:
         if self._stopping.is_set():
             return  # not acknowledged: it goes back
-        job = Job("", message.content_type or "", [(self._number, message)])
+        job = QueueJob("", message.content_type or "", [(self._number, message)])
         with self._lock:
             self._open += 1
         try:
@@ -191,13 +191,13 @@ class Worker:
             self._given_up.append(job.id)
             raise
 
-    def _is_known(self, job: Job) -> bool:
+    def _is_known(self, job: QueueJob) -> bool:
         if not job.id or (stored := self._store.get(job.id)) is None:
             return False
         self._outbox.put(partial(self._answer_again, job, stored))
         return True
 
-    def _begin(self, job: Job, request: Request, redelivered: bool) -> None:
+    def _begin(self, job: QueueJob, request: Request, redelivered: bool) -> None:
         with self._lock:
             running = self._jobs.get(request.id)
             if running is not None and running.fingerprint == job.fingerprint:
@@ -210,12 +210,12 @@ class Worker:
         else:
             self._run_or_wait(job, request, redelivered)
 
-    def _refuse(self, job: Job, error: BaseException) -> None:
+    def _refuse(self, job: QueueJob, error: BaseException) -> None:
         """Whatever is stored under its id is, or will be, the answer to another message."""
         job.is_kept = False
         self._outbox.put(partial(self._answer, job, None, error, ()))
 
-    def _run_or_wait(self, job: Job, request: Request, redelivered: bool) -> None:
+    def _run_or_wait(self, job: QueueJob, request: Request, redelivered: bool) -> None:
         found = self._store.claim(job.id)
         if isinstance(found, bytes) and not _answers(found, job):
             self._refuse(job, _other_content(job.id))
@@ -236,7 +236,7 @@ class Worker:
             self._run_or_wait(*self._later[0][1:])
             self._later.popleft()
 
-    def _run(self, job: Job, request: Request) -> None:
+    def _run(self, job: QueueJob, request: Request) -> None:
         left = request.deadline - time.time() if request.deadline is not None else None
         try:
             if left is not None and left <= 0:
@@ -306,7 +306,7 @@ class Worker:
         self._given_up.append(act.args[0].id)
 
     def _answer(
-        self, job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec], producer: Any
+        self, job: QueueJob, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec], producer: Any
     ) -> None:
         reply = _reply_of(job, future, error, declared)
         finding = (reply.error or {}).get("finding", {})
@@ -319,7 +319,7 @@ class Worker:
         self._answer_again(job, data, producer)
         self._blobs.drop(job.refs)
 
-    def _answer_again(self, job: Job, stored: bytes, producer: Any) -> None:
+    def _answer_again(self, job: QueueJob, stored: bytes, producer: Any) -> None:
         """Answer with the stored answer."""
         with self._lock:
             self._drop(job)  # who comes from now on finds it in the store
@@ -331,12 +331,12 @@ class Worker:
             self.answered += 1
             self._answered += job.messages
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: QueueJob) -> None:
         """Under the lock. Another one may bear its id."""
         if self._jobs.get(job.id) is job:
             del self._jobs[job.id]
 
-    def _to_dead_letters(self, job: Job, finding: dict[str, Any], producer: Any) -> None:
+    def _to_dead_letters(self, job: QueueJob, finding: dict[str, Any], producer: Any) -> None:
         name = f"{self._options.queue}.dead"
         connecting.plain_queue(name)(producer.channel).declare()
         _, message = job.messages[0]
@@ -356,7 +356,7 @@ def unpack_body(data: bytes) -> Body:
     return Body(content_type, rest, length)
 
 
-def _answers(stored: bytes, job: Job) -> bool:
+def _answers(stored: bytes, job: QueueJob) -> bool:
     """Whether it is the answer to what this job asks; where it does not say to what, by its id."""
     _, _, *fingerprint = json.loads(stored.partition(b"\n")[0])
     return fingerprint in ([], [""], [job.fingerprint])
@@ -377,7 +377,7 @@ def _other_content(id: str) -> UsageError:
     return UsageError(f"the id {id!r} has been used for a message that says something else", why=why, next=("give each task a new id",))
 
 
-def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec]) -> Reply:
+def _reply_of(job: QueueJob, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec]) -> Reply:
     if future is not None:
         error = future.exception()
         if error is None:

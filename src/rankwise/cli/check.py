@@ -89,7 +89,7 @@ def _with_dashes(argv: list[str]) -> list[str]:
 def _checked(plan: CheckPlan) -> dict[str, Any]:
     from rankwise.preflight.run import run_check
 
-    progress = Progress()
+    progress = CheckProgress()
     guard = threading.Timer(plan.limit_s + _GRACE_S, _give_up, [plan.limit_s])
     guard.daemon = True
     guard.start()
@@ -107,7 +107,7 @@ def _give_up(limit_s: float) -> None:
     os._exit(1)
 
 
-class Progress:
+class CheckProgress:
     """What is being done, on stderr: one line that changes on a terminal; in a log a line per step, no more than one a second."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     from rankwise.offline.running import predict
     from rankwise.offline.workspace import PredictError
 
-    shown = Progress()
+    shown = PredictProgress()
     try:
         done = predict(
             options.build,
@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
-class Progress:
+class PredictProgress:
     """One line on the terminal: rows, rows per second, time left. Nothing where stderr is not a terminal."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     from rankwise.pool import Pool
     from rankwise.pool.api.model import parse_bytes
     from rankwise.serve.http import Limits, tls_context
-    from rankwise.serve.server import Options, Server, front_end_count, parse_address, run
+    from rankwise.serve.server import Server, ServerOptions, front_end_count, parse_address, run
 
     for address in (options.http, options.grpc):
         if address:
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     limits = Limits(body_bytes=parse_bytes(options.max_body, "--max-body"))
     front_ends = int(options.front_ends) if options.front_ends.isdecimal() else options.front_ends
     front_end_count(front_ends)
-    chosen = Options(
+    chosen = ServerOptions(
         options.http, options.grpc, token, options.certificate, options.private_key, options.drain, options.traces, front_ends, limits
     )
     _log_json(options.quiet)

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
 
     from rankwise.broker.blobs import Blobs
     from rankwise.broker.stores import RedisStore, open_store
-    from rankwise.broker.worker import Worker, WorkerOptions
+    from rankwise.broker.worker import BrokerWorker, WorkerOptions
     from rankwise.pool import Pool
 
     logging.basicConfig(level=logging.INFO, handlers=[LogOutput()], format="%(asctime)s %(name)s %(message)s")
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     engine = {name: value for name, value in (("engine", options.engine), ("address", options.address)) if value is not None}
     with Pool(models.models, **{**models.pool, **engine}) as pool:
         settings = WorkerOptions(options.broker, options.queue, options.prefetch, options.drain)
-        worker = Worker(pool, store, blobs, settings, outputs)
+        worker = BrokerWorker(pool, store, blobs, settings, outputs)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
         left = worker.run()

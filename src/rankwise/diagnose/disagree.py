@@ -27,7 +27,7 @@ from rankwise.diagnose.rank_state import P2P, RankStates, end_of, last_call_fram
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
-from rankwise.evidence.collectives import Entry, Signature
+from rankwise.evidence.collectives import LoggedCollective, Signature
 from rankwise.evidence.flight import base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, JobEvidence
@@ -86,7 +86,8 @@ def find_other_size(job: JobEvidence, states: RankStates, book: SourceBook) -> F
         return None
     calls = {first: next(iter(found.values()))[0], **{other: pair[1] for other, pair in found.items()}}
     entries = {
-        rank: Entry(0, Signature(call.group, call.op, call.sizes, call.dtype), call.started_ns, False, -1) for rank, call in calls.items()
+        rank: LoggedCollective(0, Signature(call.group, call.op, call.sizes, call.dtype), call.started_ns, False, -1)
+        for rank, call in calls.items()
     }
     about = "size" if len({call.sizes for call in calls.values()}) > 1 else "dtype"
     conflict = Conflict(calls[first].group, 0, about, entries, {rank: call.stack for rank, call in calls.items()})

@@ -6,7 +6,7 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from rankwise.evidence.collectives import CollectiveLog, Entry, Signature
+from rankwise.evidence.collectives import CollectiveLog, LoggedCollective, Signature
 from rankwise.evidence.flight import P2P_MARK, log_from_calls
 from rankwise.evidence.records import JobEvidence, Stack
 
@@ -18,7 +18,7 @@ class Conflict:
     group: str
     seq: int
     about: str
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, LoggedCollective] = field(default_factory=dict)
     stacks: dict[int, Stack] = field(default_factory=dict)
 
     def by_value(self) -> dict[str, list[int]]:
@@ -102,7 +102,7 @@ def _pattern(group: str, log: CollectiveLog, table: dict[Signature, int]) -> tup
     return seqs.tobytes(), array("I", map(numbers.__getitem__, whats)).tobytes()
 
 
-def _at(log: CollectiveLog, group: str, seq: int) -> Entry | None:
+def _at(log: CollectiveLog, group: str, seq: int) -> LoggedCollective | None:
     for i in range(len(log) - 1, -1, -1):
         if log.seq[i] == seq and log.signatures[log.what[i]].group == group:
             return log[i]

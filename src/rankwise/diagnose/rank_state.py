@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
 from rankwise.diagnose.wording import op_text
-from rankwise.evidence.collectives import WRAPPER_CALLS, Entry
+from rankwise.evidence.collectives import WRAPPER_CALLS, LoggedCollective
 from rankwise.evidence.flight import P2P_MARK, base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence, Stack, Thread
@@ -231,7 +231,7 @@ def _is_comparing_models(rank: RankEvidence, call: Call) -> bool:
     return call.op == "ddp" and thread is not None and bool(thread.frames) and thread.frames[0].file.endswith("torch/distributed/utils.py")
 
 
-def _from_pending(rank: RankEvidence, pending: Entry, call: Call | None) -> RankState:
+def _from_pending(rank: RankEvidence, pending: LoggedCollective, call: Call | None) -> RankState:
     inside = pending.origin if pending.origin in WRAPPER_CALLS else ""
     stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(call.stack) if call else main_stack(rank))
     what = pending.what
@@ -253,7 +253,7 @@ def _is_helper_threads(rank: RankEvidence, call: Call) -> bool:
     return (frame.file, frame.function) not in {(f.file, f.function) for f in thread.frames}
 
 
-def _pending_of(rank: RankEvidence) -> Entry | None:
+def _pending_of(rank: RankEvidence) -> LoggedCollective | None:
     """The first entry that is not done; older ones that were overtaken do not count. Works on the arrays: most logs are all done."""
     log = rank.collectives
     first = log.done.find(0)

@@ -43,7 +43,7 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedCollective:
     """One collective of one rank, unpacked."""
 
     seq: int
@@ -82,21 +82,21 @@ class CollectiveLog:
     def __len__(self) -> int:
         return len(self.what)
 
-    def __getitem__(self, i: int) -> Entry:
-        return Entry(
+    def __getitem__(self, i: int) -> LoggedCollective:
+        return LoggedCollective(
             self.seq[i], self.signatures[self.what[i]], self.created_ns[i], bool(self.done[i]), self.site[i], ORIGINS[self.origin[i]]
         )
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LoggedCollective]:
         return (self[i] for i in range(len(self)))
 
-    def stack_of(self, entry: Entry) -> Any:
+    def stack_of(self, entry: LoggedCollective) -> Any:
         return self.sites[entry.site] if entry.site >= 0 else ()
 
     def groups(self) -> set[str]:
         return {signature.group for signature in self.signatures}
 
-    def pending(self) -> list[Entry]:
+    def pending(self) -> list[LoggedCollective]:
         found, i = [], self.done.find(0)
         while i >= 0:
             found.append(self[i])

@@ -196,7 +196,7 @@ class Helper:
 
 
 @dataclass(frozen=True)
-class Peer:
+class OpenConnection:
     """An open connection of a process."""
 
     local: str
@@ -249,7 +249,7 @@ class RankEvidence:
     threads_ns: int = 0
     samples: tuple[Sample, ...] = ()
     helpers: tuple[Helper, ...] = ()
-    connections: tuple[Peer, ...] = ()
+    connections: tuple[OpenConnection, ...] = ()
     locks: tuple[FileLock, ...] = ()
     raised: tuple[Raised, ...] = ()
     ended: Ended | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankwise.evidence.frames import find_tracebacks
-from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, Peer, RankEvidence, Stack
+from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, OpenConnection, RankEvidence, Stack
 from rankwise.launch.hostfacts import find_host_facts, oom_count
 from rankwise.launch.observe import Observer, source_files
 from rankwise.launch.output import tail_of
@@ -32,7 +32,7 @@ class Collector:
         self._sources: dict[str, str] = {}
         self._cwd = cwd_of(os.getpid())  # of which os.getcwd() would complain once it is removed
         self._oom_before = oom_count()
-        self._seen_links: dict[int, tuple[Peer, ...]] = {}
+        self._seen_links: dict[int, tuple[OpenConnection, ...]] = {}
         self._seen_locks: list[FileLock] = []
 
     @property

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankwise.evidence.records import FileLock, Peer, Sample
+from rankwise.evidence.records import FileLock, OpenConnection, Sample
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -131,7 +131,7 @@ def environment_of(pid: int, wanted: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in pairs if name in wanted}
 
 
-def connections_of(pids: set[int]) -> dict[int, tuple[Peer, ...]]:
+def connections_of(pids: set[int]) -> dict[int, tuple[OpenConnection, ...]]:
     """Open TCP connections of these processes; the other end is named where it belongs to one of them."""
     import psutil
 
@@ -148,7 +148,7 @@ def connections_of(pids: set[int]) -> dict[int, tuple[Peer, ...]]:
         except (psutil.Error, OSError):
             continue
     return {
-        pid: tuple(Peer(local, remote, status, end_of.get(remote)) for local, remote, status in by_pid.get(pid, ()) if remote)
+        pid: tuple(OpenConnection(local, remote, status, end_of.get(remote)) for local, remote, status in by_pid.get(pid, ()) if remote)
         for pid in pids
     }
 

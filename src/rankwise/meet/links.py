@@ -11,7 +11,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Blame:
+class LinkBlame:
     """Nodes all of whose pairs are bad, and the single bad pairs that no such node explains."""
 
     nodes: tuple[str, ...] = ()
@@ -40,11 +40,11 @@ class Blame:
         return "both hosts are fine with the others, so it is the path between the two" if is_single else ""
 
 
-def blame(bad: Iterable[Pair], good: Iterable[Pair]) -> Blame:
+def blame(bad: Iterable[Pair], good: Iterable[Pair]) -> LinkBlame:
     """The fewest culprits that explain the bad pairs: the node with the most bad pairs first, if it has at least two and no good one."""
     left, fine = list(dict.fromkeys(bad)), list(good)
     if len(left) > 1 and not fine and len({name for pair in left for name in pair}) > 2:
-        return Blame(links=tuple(left), is_everywhere=True)
+        return LinkBlame(links=tuple(left), is_everywhere=True)
     nodes: list[str] = []
     while left:
         counts = {name: sum(name in pair for pair in left) for pair in left for name in pair}
@@ -54,4 +54,4 @@ def blame(bad: Iterable[Pair], good: Iterable[Pair]) -> Blame:
         worst = max(suspects, key=lambda name: counts[name])
         nodes.append(worst)
         left = [pair for pair in left if worst not in pair]
-    return Blame(tuple(nodes), tuple(left), has_good=bool(fine))
+    return LinkBlame(tuple(nodes), tuple(left), has_good=bool(fine))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 
 _RESOLVE_S = 5.0
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -37,7 +37,7 @@ class Resolved:
 
 def resolve(name: str, timeout_s: float = _RESOLVE_S) -> Resolved:
     """Ask the system's resolver, but not for longer than this: one that is down can take minutes."""
-    task = Task(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM), "resolve")
+    task = ThreadTask(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM), "resolve")
     if not task.wait(timeout_s):
         return Resolved(error=f"no answer from the resolver within {timeout_s:g} s", is_slow=True)
     if error := task.error:

@@ -17,7 +17,7 @@ _SYNS = 4
 
 
 @dataclass(frozen=True)
-class Listener:
+class ListeningProcess:
     """A process that listens on a port; `pid` is None where it belongs to a user whose processes we may not look at."""
 
     pid: int | None
@@ -33,7 +33,7 @@ class Listener:
         return f"{self.program or 'a process'} (pid {self.pid}{user}{': ' + self.command if self.command else ''})"
 
 
-def find_listeners(port: int) -> list[Listener]:
+def find_listeners(port: int) -> list[ListeningProcess]:
     """The processes that listen on a TCP port of this host; empty where that cannot be seen."""
     pids: dict[int | None, None] = {}
     with contextlib.suppress(psutil.Error, OSError):
@@ -43,12 +43,12 @@ def find_listeners(port: int) -> list[Listener]:
     return [_listener(pid) for pid in pids]
 
 
-def _listener(pid: int | None) -> Listener:
+def _listener(pid: int | None) -> ListeningProcess:
     with contextlib.suppress(psutil.Error):
         if pid:
             process = psutil.Process(pid)
-            return Listener(pid, process.name(), process.username(), " ".join(process.cmdline()[:6])[:200])
-    return Listener(pid)
+            return ListeningProcess(pid, process.name(), process.username(), " ".join(process.cmdline()[:6])[:200])
+    return ListeningProcess(pid)
 
 
 def keep_segments_small(sock: socket.socket) -> None:

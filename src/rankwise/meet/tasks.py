@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Task(Generic[Result]):
+class ThreadTask(Generic[Result]):
     """Begins at once; once it is done, `error` is what it raised, else `result` what it returned."""
 
     def __init__(self, work: Callable[[], Result], name: str, *, daemon: bool = True) -> None:
@@ -37,7 +37,7 @@ class Task(Generic[Result]):
 def run_all(calls: Mapping[Key, Callable[[], Result | None]], timeout_s: float) -> dict[Key, Result]:
     """The results of the calls that returned in time, each made in a thread; calls that failed or are too slow are left out."""
     deadline = time.monotonic() + timeout_s
-    tasks = {key: Task(call, "at-once") for key, call in calls.items()}
+    tasks = {key: ThreadTask(call, "at-once") for key, call in calls.items()}
     for task in tasks.values():
         task.wait(max(0.0, deadline - time.monotonic()))
     return {key: task.result for key, task in tasks.items() if task.result is not None}

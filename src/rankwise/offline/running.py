@@ -26,7 +26,7 @@ from rankwise.offline.output import check_fits, write_errors, write_output
 from rankwise.offline.parts import Part
 from rankwise.offline.remote_output import RemoteOutput
 from rankwise.offline.row_checks import VARIES, find_dependence
-from rankwise.offline.sizing import UNTRIED, Choice, Trials, find_size
+from rankwise.offline.sizing import UNTRIED, BatchSize, Trials, find_size
 from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import (
     PredictError,
@@ -220,22 +220,22 @@ class _Job:
         """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""
         asked = self._options.batch
         if isinstance(asked, int):
-            choice = Choice(asked, "")
+            choice = BatchSize(asked, "")
         elif self._source.is_one_shot:
-            choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
+            choice = BatchSize(UNTRIED, "nothing was tried: this input can be read only once")
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
         plan = {"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()}
         self._space.note(plan=plan)
         return plan
 
-    def _with_rows_apart(self, executor: Executor, choice: Choice) -> Choice:
+    def _with_rows_apart(self, executor: Executor, choice: BatchSize) -> BatchSize:
         """Where rows depend on each other, how many of them run together must not hang on how fast that was in a trial."""
         reason = find_dependence(self._source, executor, choice.size)
         if not reason or reason == VARIES:
             return replace(choice, why=f"{choice.why}; {reason}") if reason else choice
         log.warning("RW811 rows depend on each other, so they run one by one: %s; rankwise explain RW811", reason)
-        return Choice(1, f"rows depend on each other: {reason}")
+        return BatchSize(1, f"rows depend on each other: {reason}")
 
     def _first_rows(self) -> str | None:
         """A hash of the first rows, for an input that has no path, size and time to be known by."""

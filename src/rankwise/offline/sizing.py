@@ -37,12 +37,12 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BatchSize:
     size: int
     why: str
 
 
-def find_size(measure: Callable[[int], Trial | str]) -> Choice:
+def find_size(measure: Callable[[int], Trial | str]) -> BatchSize:
     """The smallest size about as fast as the fastest. `measure` tries one, or says why it is too large."""
     trials: list[Trial] = []
     in_vain: list[int] = []  # sizes in a row that brought nothing
@@ -68,10 +68,10 @@ def find_size(measure: Callable[[int], Trial | str]) -> Choice:
                 break
     best = max((trial.rows_per_s for trial in trials), default=0.0)
     if not best:
-        return Choice(trials[-1].size if trials else 1, ended)
+        return BatchSize(trials[-1].size if trials else 1, ended)
     size = next(trial.size for trial in trials if trial.rows_per_s >= _AS_GOOD * best)
     tried = ", ".join(f"{trial.size:,}: {_rounded(trial.rows_per_s)}" for trial in trials if trial.rows_per_s)
-    return Choice(size, f"tried {tried} rows/s" + (f"; {ended}" if ended else ""))
+    return BatchSize(size, f"tried {tried} rows/s" + (f"; {ended}" if ended else ""))
 
 
 class Trials:

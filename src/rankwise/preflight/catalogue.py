@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.meet.tasks import run_all
-from rankwise.preflight.job import Facts, Here, Job, Seen
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen
 from rankwise.preflight.plan import GROUPS
 
 Status = Literal["pass", "warn", "fail", "not possible"]
@@ -30,7 +30,7 @@ class Check:
     page: str
     group: str
     look: Callable[[Here], Facts] | None
-    judge: Callable[[Job, Seen], None]
+    judge: Callable[[CheckedJob, Seen], None]
     is_always: bool = False  # judged with several nodes even where its group was not asked for
 
 
@@ -83,7 +83,7 @@ def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Fa
     return facts | {check.name: late for check in asked} | run_all({check.name: partial(_look, check, here) for check in asked}, patience_s)
 
 
-def judge_all(job: Job) -> list[Result]:
+def judge_all(job: CheckedJob) -> list[Result]:
     """Every check of the groups asked for; pure, so that the same facts give the same report anywhere."""
     return [_judge(check, job) for check in all_checks() if check.group in job.plan.only or (check.is_always and not job.plan.is_alone)]
 
@@ -101,7 +101,7 @@ def _look(check: Check, here: Here) -> Facts:
         return {"blind": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _judge(check: Check, job: Job) -> Result:
+def _judge(check: Check, job: CheckedJob) -> Result:
     seen = Seen()
     try:
         check.judge(job, seen)

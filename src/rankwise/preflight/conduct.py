@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.meet.roster import missing_numbers
-from rankwise.preflight.job import Facts, Host, Job
+from rankwise.preflight.job import CheckedJob, Facts, Host
 from rankwise.preflight.listener import MeetingListener, RemoteHost
 from rankwise.preflight.members import Agent, Member, in_order
 from rankwise.preflight.survey import Survey
@@ -46,7 +46,7 @@ class Meeting:
         self._listener.close()
         self._members = in_order(self._agent, self._options, self._listener.hosts(), began)
 
-    def measure(self) -> Job:
+    def measure(self) -> CheckedJob:
         """What each host sees of itself, then everything that takes more than one."""
         survey, groups = Survey(self._members, self._agent.here.seconds_left, self._say_here), set(self._plan.only)
         survey.ask_for_facts()
@@ -57,7 +57,7 @@ class Meeting:
             Host(member.name, node, member.facts, member.options, member.started_s, str(member.offer.get("address", "")))
             for node, member in enumerate(self._members)
         )
-        job = Job(self._plan, hosts, tuple(links), reached, offsets, meeting=self._facts())
+        job = CheckedJob(self._plan, hosts, tuple(links), reached, offsets, meeting=self._facts())
         return replace(job, collective=survey.collective(job)) if "collectives" in groups else job
 
     def tell(self, report: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Job:
+class CheckedJob:
     """The data that checks judge. `links` and `meeting` are empty for one host."""
 
     plan: CheckPlan
@@ -77,13 +77,13 @@ class Seen:
         places = (hosts.place,) if isinstance(hosts, Host) else tuple(host.place for host in hosts)
         self.findings.append(load_cause(code).finding(summary, certain=certain, **{"culprits": places, **details}))
 
-    def add_difference(self, code: str, what: str, values: Mapping[str, str], job: Job, **details: Any) -> None:
+    def add_difference(self, code: str, what: str, values: Mapping[str, str], job: CheckedJob, **details: Any) -> None:
         """Add a finding if the hosts have different values; the culprits are the odd ones out."""
         if differs := find_difference(values):
             self.add(code, f"{what} differs between hosts: {differs.text()}", job.named(differs.odd), **details)
 
 
-def seeing_hosts(job: Job, check: str, seen: Seen) -> Iterable[tuple[Host, Facts]]:
+def seeing_hosts(job: CheckedJob, check: str, seen: Seen) -> Iterable[tuple[Host, Facts]]:
     """Each host with its facts; a host that could not look is noted as blind."""
     for host in job.hosts:
         facts = host.of(check)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rankwise.meet.links import Blame, blame
-from rankwise.preflight.job import Facts, Job, Link, Seen
+from rankwise.meet.links import LinkBlame, blame
+from rankwise.preflight.job import CheckedJob, Facts, Link, Seen
 
 LOSSY = 0.05
 SLOW_ANSWER_S = 0.1
 
 
-def measured(job: Job, key: str) -> list[Facts]:
+def measured(job: CheckedJob, key: str) -> list[Facts]:
     """The facts of the links on which this was measured."""
     return [link.facts for link in job.links if link.facts.get(key) is not None]
 
 
 def find_bad_links(
-    job: Job, seen: Seen, key: str, why_blind: str, shown: Callable[[Facts], str], is_bad: Callable[[Facts], bool]
-) -> tuple[list[Facts], Blame]:
+    job: CheckedJob, seen: Seen, key: str, why_blind: str, shown: Callable[[Facts], str], is_bad: Callable[[Facts], bool]
+) -> tuple[list[Facts], LinkBlame]:
     """The facts of the bad links, and who is to blame. Notes what each link showed; where `key` was not measured, the check is blind."""
     if len(job.hosts) < 2:
         seen.blind[""] = "there is no other host"

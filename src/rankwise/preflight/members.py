@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 from rankwise.preflight.job import Facts, Here
 from rankwise.preflight.links import measure_link, probe_ports
 from rankwise.preflight.listener import RemoteHost
@@ -60,7 +60,7 @@ class Agent:
 
     def __init__(self, here: Here, probes: Probes | None, look: Callable[[], dict[str, Facts]]) -> None:
         self.here, self.probes = here, probes
-        self._looking = Task(look, "look-around")
+        self._looking = ThreadTask(look, "look-around")
 
     def facts(self) -> dict[str, Facts]:
         self._looking.wait(max(0.0, self.here.seconds_left()))

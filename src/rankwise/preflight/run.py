@@ -16,7 +16,7 @@ from rankwise.preflight.catalogue import judge_all, look_around, sorted_findings
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, admit_hosts
-from rankwise.preflight.job import Facts, Here, Host, Job
+from rankwise.preflight.job import CheckedJob, Facts, Here, Host
 from rankwise.preflight.joining import attend, find_meeting, is_led
 from rankwise.preflight.listener import MeetingListener
 from rankwise.preflight.members import Agent
@@ -48,10 +48,10 @@ def run_check(plan: CheckPlan, say: Say) -> dict[str, Any]:
         torch.close()
 
 
-def _alone(here: Here, say: Say) -> Job:
+def _alone(here: Here, say: Say) -> CheckedJob:
     facts = look_around(here, say)
     collective = _local_collective(here, say) if "collectives" in here.plan.only else {}
-    return Job(here.plan, (Host(here.name, 0, facts, _job_of(here)),), collective=collective)
+    return CheckedJob(here.plan, (Host(here.name, 0, facts, _job_of(here)),), collective=collective)
 
 
 def _local_collective(here: Here, say: Say) -> Facts:
@@ -133,7 +133,7 @@ def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dic
         options["tries"] = search.tries
     options["nproc"] = here.ranks
     host = Host(here.name, here.plan.node_rank or 0, agent.facts(), options)
-    job = Job(here.plan, (host,), meeting=meeting, collective={"blind": meeting["why"]})
+    job = CheckedJob(here.plan, (host,), meeting=meeting, collective={"blind": meeting["why"]})
     return _report(job, started, note=f"this host alone: {meeting['why']}")
 
 
@@ -161,7 +161,7 @@ def _hello(here: Here) -> dict[str, Any]:
     return {"name": here.name, "told": _job_of(here), "token": token_of(here.plan.job_id)}
 
 
-def _report(job: Job, started: float, note: str = "") -> dict[str, Any]:
+def _report(job: CheckedJob, started: float, note: str = "") -> dict[str, Any]:
     """The report as one JSON document; the terminal's text is made from it, on every host alike."""
     results = judge_all(job)
     statuses = [result.status for result in results]

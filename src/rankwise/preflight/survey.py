@@ -11,7 +11,7 @@ from functools import partial
 from rankwise.meet.links import Pair
 from rankwise.meet.ports import free_port
 from rankwise.meet.tasks import run_all
-from rankwise.preflight.job import Facts, Job, Link
+from rankwise.preflight.job import CheckedJob, Facts, Link
 from rankwise.preflight.links import LINK_NUMBERS
 from rankwise.preflight.measured import is_explained, rate_of
 from rankwise.preflight.members import Member
@@ -77,7 +77,7 @@ class Survey:
                 links += self._measure_round(pairs, reached)
         return links
 
-    def collective(self, job: Job) -> Facts:
+    def collective(self, job: CheckedJob) -> Facts:
         """One rank per host, if nothing that was seen so far makes it fail anyway."""
         if why := _why_no_collective(job):
             return {"blind": why}
@@ -152,7 +152,7 @@ def _open_way(pair: Pair, reached: Reached) -> Pair | None:
     return None
 
 
-def _why_no_collective(job: Job) -> str:
+def _why_no_collective(job: CheckedJob) -> str:
     """What was seen already, and would only be seen again."""
     answers = [answer for row in job.reached.values() for answer in row.values()]
     reasons = (

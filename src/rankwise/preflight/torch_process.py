@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 
 _STDERR_KEPT = 4000
 
@@ -24,11 +24,11 @@ class TorchProcess:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = dict(os.environ if environ is None else environ)
         self._lock = threading.Lock()
-        self._importing: Task[dict[str, Any]] | None = None
+        self._importing: ThreadTask[dict[str, Any]] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = b""
 
-    def start(self) -> Task[dict[str, Any]]:
+    def start(self) -> ThreadTask[dict[str, Any]]:
         """Begin importing, so that the answer is there when it is asked for."""
         with self._lock:
             if self._importing is None:
@@ -36,8 +36,8 @@ class TorchProcess:
                 command = [sys.executable, "-P", "-u", "-m", "rankwise.preflight.torch_child"]
                 pipe = subprocess.PIPE
                 self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=self._environ)
-                Task(partial(self._keep_stderr, self._process), "torch-stderr")
-                self._importing = Task(partial(self._read, self._process, {}), "torch")
+                ThreadTask(partial(self._keep_stderr, self._process), "torch-stderr")
+                self._importing = ThreadTask(partial(self._read, self._process, {}), "torch")
             return self._importing
 
     def facts(self, timeout_s: float) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class TorchProcess:
         except OSError:
             return {"error": self._how_it_ended(process)}
         answers: dict[str, Any] = {}
-        if Task(partial(self._read, process, answers), "torch").wait(max(0.0, deadline - time.monotonic())):
+        if ThreadTask(partial(self._read, process, answers), "torch").wait(max(0.0, deadline - time.monotonic())):
             return answers
         return {**answers, "error": f"no answer within {timeout_s:.0f} s", "timed_out": True}
 

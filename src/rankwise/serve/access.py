@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 _START = os.urandom(4).hex()
 
 
-class Guard:
+class AccessGuard:
     """`token`: the bearer token that requests must carry; empty for none. `is_loopback`: the server listens on loopback only."""
 
     def __init__(self, token: str, is_loopback: bool) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rankwise.serve.access import Guard, log_request, request_id
+from rankwise.serve.access import AccessGuard, log_request, request_id
 from rankwise.serve.errors import ModelFailed, RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_error
 from rankwise.serve.numbers import CONTENT_TYPE, Numbers
@@ -20,7 +20,7 @@ Answer = Callable[[], Awaitable[HttpResponse]]
 
 
 class Front:
-    def __init__(self, rest: Rest, guard: Guard, numbers: Numbers, page: Page, tracing: Tracing) -> None:
+    def __init__(self, rest: Rest, guard: AccessGuard, numbers: Numbers, page: Page, tracing: Tracing) -> None:
         self._rest, self._guard, self._numbers, self._tracing = rest, guard, numbers, tracing
         rest.pages.update(dict.fromkeys(page.paths, page.answer))
         rest.pages["/metrics"] = lambda _: HttpResponse(200, [numbers.page()], CONTENT_TYPE)

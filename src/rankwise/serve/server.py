@@ -18,7 +18,7 @@ from rankwise.errors import UsageError
 from rankwise.pool import Pool
 from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.pool.backend import this_machine
-from rankwise.serve.access import LOOPBACK, Guard
+from rankwise.serve.access import LOOPBACK, AccessGuard
 from rankwise.serve.answering import Answering
 from rankwise.serve.catalogue import Catalogue, Source
 from rankwise.serve.front import Front
@@ -42,7 +42,7 @@ _KEPT = 4  # connections that the server reads itself, where it has front ends
 
 
 @dataclass(frozen=True)
-class Options:
+class ServerOptions:
     """`http` and `grpc` are addresses to listen on, empty for none; port 0 is any that is free."""
 
     http: str = HTTP
@@ -59,10 +59,10 @@ class Options:
 class Server:
     """Listens between `start` and `stop`; both run in one event loop."""
 
-    def __init__(self, pool: Pool, file: ModelsFile, options: Options, source: Source | None = None) -> None:
+    def __init__(self, pool: Pool, file: ModelsFile, options: ServerOptions, source: Source | None = None) -> None:
         self._options, self._pool = options, pool
         addresses = [parse_address(text) for text in (options.http, options.grpc) if text]
-        guard = Guard(options.token, all(host in LOOPBACK for host, _ in addresses))
+        guard = AccessGuard(options.token, all(host in LOOPBACK for host, _ in addresses))
         self._threads = ThreadPoolExecutor(1, "rankwise-serve") if not pool.stats()["workers"] else None
         self._findings, self._numbers, self._guard = Findings(), Numbers(pool), guard
         self.catalogue = Catalogue(file, pool, self._make, self._numbers.count_shadow, source)

@@ -11,7 +11,7 @@ from rankwise.errors import UsageError
 from rankwise.pool import Pool
 from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel, described
 from rankwise.protocol import TensorSpec
-from rankwise.serve.server import Options, Server, address_text, run
+from rankwise.serve.server import Server, ServerOptions, address_text, run
 
 _START_S = 60.0
 
@@ -29,12 +29,12 @@ def serve(
     """Serve all models of a pool.
 
     `inputs` and `outputs` declare tensors by model: `{"mlp": [("x", "FP32", [-1, 784])]}`; `virtual` are models made of others. `options`
-    are those of `rankwise.serve.server.Options`: `http`, `grpc`, `token`, … With `block=False` it runs in a thread until `close()`.
+    are those of `rankwise.serve.server.ServerOptions`: `http`, `grpc`, `token`, … With `block=False` it runs in a thread until `close()`.
     """
     _check_options(options)
     if entries is None:
         entries = [_entry(pool, name, inputs or {}, outputs or {}) for name in pool.models]
-    serving = Serving(Server(pool, ModelsFile(tuple(entries), tuple(virtual)), Options(**options)))
+    serving = Serving(Server(pool, ModelsFile(tuple(entries), tuple(virtual)), ServerOptions(**options)))
     if not block:
         return serving.start()
     asyncio.run(run(serving.server, lambda server: None))
@@ -110,8 +110,8 @@ def _spec(said: Any) -> TensorSpec:
 
 def _check_options(options: Mapping[str, Any]) -> None:
     for name in options:
-        if name not in Options.__dataclass_fields__:
-            raise UsageError(f"serve() has no option {name!r}", why=f"it has {', '.join(Options.__dataclass_fields__)}")
+        if name not in ServerOptions.__dataclass_fields__:
+            raise UsageError(f"serve() has no option {name!r}", why=f"it has {', '.join(ServerOptions.__dataclass_fields__)}")
 
 
 def _shown(address: tuple[str, int] | None) -> str:

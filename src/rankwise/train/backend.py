@@ -11,7 +11,7 @@ from torch.distributed import Store, distributed_c10d  # type: ignore[attr-defin
 
 from rankwise.errors import StartError
 from rankwise.findings import Finding
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 from rankwise.stages import BACKEND, COLLECTIVE, Stage
 from rankwise.train.assembly import Assembly
 from rankwise.train.errors import start_finding
@@ -37,8 +37,8 @@ def connect_backend(assembly: Assembly, info: RankInfo, device: torch.device, co
             device_id=device if info.uses_nccl else None,
         )
 
-    _together(assembly, BACKEND, Task(connect, "connect"), info)
-    _together(assembly, COLLECTIVE, Task(lambda: _first_collective(info, device), "collective"), info)
+    _together(assembly, BACKEND, ThreadTask(connect, "connect"), info)
+    _together(assembly, COLLECTIVE, ThreadTask(lambda: _first_collective(info, device), "collective"), info)
     _set_timeout(collective_timeout_s, store)
 
 
@@ -48,7 +48,7 @@ def use_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
-def _together(assembly: Assembly, stage: Stage, task: Task[None], info: RankInfo) -> None:
+def _together(assembly: Assembly, stage: Stage, task: ThreadTask[None], info: RankInfo) -> None:
     """Run a task that all ranks take part in; where it fails or takes too long, find out who cannot reach whom."""
     mesh = Mesh(assembly, info, stage)
 

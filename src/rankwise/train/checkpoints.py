@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 from rankwise.train import committed, group
 from rankwise.train.captured import (
     check_plain,
@@ -83,7 +83,7 @@ class Checkpoints:
         self._things = things
         self._is_first, self._has_resumed = True, False
         self._damaged: list[Saved] = []  # what resume() passed over, on rank 0
-        self._writer: Task[Finding | None] | None = None
+        self._writer: ThreadTask[Finding | None] | None = None
 
     def resume(self) -> int:
         """Restore the newest good checkpoint; returns its step, or 0 if there is none yet."""
@@ -119,7 +119,7 @@ class Checkpoints:
         if not self.asynchronous:
             return self._settle(rank_zero(lambda: self._write(step, own)))
         if group.rank() == 0:
-            self._writer = Task(lambda: self._write_beside(step, own), "checkpoint", daemon=False)  # a program that ends waits for it
+            self._writer = ThreadTask(lambda: self._write_beside(step, own), "checkpoint", daemon=False)  # a program that ends waits for it
         return True
 
     def wait(self) -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from rankwise.errors import StartError, UsageError
 from rankwise.findings import Finding, Place
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 from rankwise.ranks import MeetingPlace, RankEnv, read_meeting_place, read_rank_env
 from rankwise.stages import ENVIRONMENT
 from rankwise.train.agreement import agree, check_gradients
@@ -164,7 +164,7 @@ def end(assembly: Assembly | None, device: torch.device) -> None:
         dist.destroy_process_group()
 
     if dist.is_initialized():
-        task = Task(destroy, "destroy")
+        task = ThreadTask(destroy, "destroy")
         if not task.wait(_DESTROY_S):
             logger.warning("the process group could not be destroyed within %.0f s: other ranks no longer answer", _DESTROY_S)
     if assembly is not None:

@@ -19,7 +19,7 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding, Place
 from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
 from rankwise.meet.ports import find_listeners, try_port
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import STORE
 from rankwise.train.errors import start_finding
@@ -201,7 +201,7 @@ def _unreachable(place: MeetingPlace, me: Place, outcomes: dict[str, str], tries
 
 def _answered(address: str, port: int) -> tuple[Store | None, str]:
     """The store, or what happened instead. In a thread: torch's client waits for ever at a port whose holder says nothing."""
-    task = Task(lambda: _client(address, port), "store")
+    task = ThreadTask(lambda: _client(address, port), "store")
     if not task.wait(_ANSWER_S):
         return None, f"{_SILENT} {_ANSWER_S:.0f} s"
     return task.result, f"it hung up ({str(task.error).splitlines()[0][:120]})" if task.error else ""

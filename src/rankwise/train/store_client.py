@@ -14,7 +14,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from rankwise.errors import StartError
 from rankwise.findings import Finding
-from rankwise.meet.tasks import Task
+from rankwise.meet.tasks import ThreadTask
 from rankwise.train.errors import start_finding
 
 _LIMIT_S = 15.0  # a store that is alive answers in milliseconds
@@ -85,7 +85,7 @@ class StoreClient:
             return False
 
     def _ask(self, question: Callable[[], Any], limit_s: float = _LIMIT_S) -> Any:
-        task = Task(question, "store")
+        task = ThreadTask(question, "store")
         if not task.wait(limit_s):
             raise StoreLost(self.find_loss(f"it has not answered for {limit_s:.0f} s"))
         if task.error is not None:

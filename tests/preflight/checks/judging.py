@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.preflight.catalogue import Result, judge_all
-from rankwise.preflight.job import Job
+from rankwise.preflight.job import CheckedJob
 from tests.preflight.facts import job_of
 
-Change = Callable[[Job], Any]  # in place, or a changed job is returned
+Change = Callable[[CheckedJob], Any]  # in place, or a changed job is returned
 # what is wrong; the check's status, the code, words of the summary, the letters of the hosts that are named
 Fault = tuple[Change, str, str, str, str]
 
@@ -20,7 +20,7 @@ def assert_told(check: str, fault: Fault) -> Result:
     change, status, code, words, letters = fault
     job = job_of(3)
     changed = change(job)
-    result = result_of(changed if isinstance(changed, Job) else job, check)
+    result = result_of(changed if isinstance(changed, CheckedJob) else job, check)
 
     assert result.status == status, result
     if code:
@@ -40,23 +40,23 @@ def assert_told_on_node_b(check: str, fault: tuple[Change, str, str, str]) -> No
         assert result.odd == ["node-b"]
 
 
-def result_of(job: Job, check: str) -> Result:
+def result_of(job: CheckedJob, check: str) -> Result:
     return next(result for result in judge_all(job) if result.check == check)
 
 
-def told(**plans: Any) -> Callable[[Job], Job]:
+def told(**plans: Any) -> Callable[[CheckedJob], CheckedJob]:
     """What single hosts were told, by letter."""
 
-    def change(job: Job) -> Job:
+    def change(job: CheckedJob) -> CheckedJob:
         return replace(job, hosts=tuple(replace(h, plan={**h.plan, **plans.get(h.name[-1], {})}) for h in job.hosts))
 
     return change
 
 
-def links(*names: str, **facts: Any) -> Callable[[Job], Job]:
+def links(*names: str, **facts: Any) -> Callable[[CheckedJob], CheckedJob]:
     """Links are `ab` for node-a to node-b; only those named get the facts."""
 
-    def change(job: Job) -> Job:
+    def change(job: CheckedJob) -> CheckedJob:
         return replace(
             job, links=tuple(replace(k, facts=k.facts | (facts if k.source[-1] + k.target[-1] in names else {})) for k in job.links)
         )
@@ -64,8 +64,8 @@ def links(*names: str, **facts: Any) -> Callable[[Job], Job]:
     return change
 
 
-def reach(*names: str, **how: Any) -> Callable[[Job], Job]:
-    def change(job: Job) -> Job:
+def reach(*names: str, **how: Any) -> Callable[[CheckedJob], CheckedJob]:
+    def change(job: CheckedJob) -> CheckedJob:
         new = {a: {b: how if a[-1] + b[-1] in names else facts for b, facts in row.items()} for a, row in job.reached.items()}
         return replace(job, reached=new)
 

@@ -9,13 +9,13 @@ import pytest
 from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Ended, Frame, Init, JobEvidence, Raised, RankEvidence, Sample, Thread
 from rankwise.findings import Finding, Place, Wait
-from rankwise.report.page.rank_state import RankState, rank_states
+from rankwise.report.page.rank_state import RankRow, rank_states
 from rankwise.report.page.reported_job import reported_job
 
 NOW_NS = 100_000_000_000
 
 
-def state_of(**seen: Any) -> RankState:
+def state_of(**seen: Any) -> RankRow:
     job = JobEvidence((), 0, NOW_NS, 1, 10.0, {0: RankEvidence(0, **seen)})
     return rank_states(reported_job(job, []))[0]
 

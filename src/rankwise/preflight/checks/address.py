@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.network import Resolved, interfaces, is_loopback, is_own, resolve
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "names"
 
@@ -23,7 +23,7 @@ def look(here: Here) -> Facts:
     return {"name": name, "addresses": list(found.addresses), "error": found.error, "own": is_here}
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "address", seen):
         name, addresses = facts["name"], facts["addresses"]
         seen.values[host.name] = f"{name} → {', '.join(addresses) or 'nothing'}" if name else "none given"
@@ -35,7 +35,7 @@ def judge(job: Job, seen: Seen) -> None:
     _find_own_loopback(job, seen)
 
 
-def _find_different_places(job: Job, seen: Seen) -> None:
+def _find_different_places(job: CheckedJob, seen: Seen) -> None:
     places = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
     resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
     are_names_of_one = len({host.plan.get("port") for host in job.hosts}) == 1 and not find_difference(resolved)
@@ -44,7 +44,7 @@ def _find_different_places(job: Job, seen: Seen) -> None:
         seen.add("RW103", summary, job.named(differs.odd), why="each host waits at its own address")
 
 
-def _find_own_loopback(job: Job, seen: Seen) -> None:
+def _find_own_loopback(job: CheckedJob, seen: Seen) -> None:
     """A name that means "this machine" where it should mean another."""
     for host in job.hosts:
         facts = host.of("address")

@@ -9,14 +9,14 @@ Warns with RW616 above 1 s, fails above 60 s.
 from __future__ import annotations
 
 from rankwise.meet.differences import hosts_text
-from rankwise.preflight.job import Job, Seen
+from rankwise.preflight.job import CheckedJob, Seen
 from rankwise.sizes import seconds_text
 
 GROUP = "resources"
 _NOTABLE_S, _WRONG_S = 1.0, 60.0
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     if len(job.hosts) < 2:
         seen.blind[""] = "there is no other host to compare with"
         return

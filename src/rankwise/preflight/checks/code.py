@@ -12,7 +12,7 @@ import ast
 import hashlib
 from pathlib import Path
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "parity"
 _MOST_FILES = 500
@@ -53,7 +53,7 @@ def _imported(source: bytes, root: Path) -> list[Path]:
     return [path for place in places for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     facts_of = {host.name: facts["files"] for host, facts in seeing_hosts(job, "code", seen)}
     for name, files in facts_of.items():
         whole = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:8]

@@ -9,7 +9,7 @@ what the slowest link does alone and less than 1 Gbit/s.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Job, Seen
+from rankwise.preflight.job import CheckedJob, Seen
 from rankwise.preflight.measured import measured, rate_of
 from rankwise.sizes import rate_text
 
@@ -17,7 +17,7 @@ GROUP = "collectives"
 _SHARE, _ENOUGH = 0.1, 125e6
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     ran = job.collective
     if not ran or "blind" in ran:
         seen.blind[""] = str(ran.get("blind") or "it did not come to that")

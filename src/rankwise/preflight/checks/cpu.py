@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.preflight.limits import cores
 
 GROUP = "resources"
@@ -35,7 +35,7 @@ def _ticks() -> list[int]:
     return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "cpu", seen):
         share = facts["cores"] / max(1, facts["ranks"])
         seen.values[host.name] = f"{share:.3g} cores per rank, {facts['busy']:.0%} busy, {facts['steal']:.0%} steal"

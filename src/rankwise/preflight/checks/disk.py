@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"
@@ -42,7 +42,7 @@ def _why_not_writable(folder: Path) -> str:
     return ""
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "disk", seen):
         seen.values[host.name] = facts["error"] or f"{bytes_text(facts['free'])} free"
         if facts["error"] or facts["free"] < _COMFORT:

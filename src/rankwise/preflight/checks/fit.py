@@ -9,7 +9,7 @@ Fails with RW640 where not even one sample fits, or where the step itself fails.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 
@@ -35,7 +35,7 @@ def look(here: Here) -> Facts:
     return facts
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     sizes = {}
     for host, facts in seeing_hosts(job, "fit", seen):
         largest = facts["largest"]

@@ -8,7 +8,7 @@ although there are GPUs, and where the kinds differ.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "gpus"
 
@@ -27,7 +27,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     found = list(seeing_hosts(job, "gpu-count", seen))
     if not any(facts["present"] or facts["seen_by_torch"] for _, facts in found):
         all_facts = {host.name: host.of("gpu-count") for host in job.hosts}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from rankwise.findings import Severity
 from rankwise.preflight.gpus import slowed_text
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "gpus"
 
@@ -22,7 +22,7 @@ def look(here: Here) -> Facts:
     return here.gpus
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "gpu-health", seen):
         errors = list(_errors(host, facts))
         slow = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from rankwise.findings import Place
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "gpus"
@@ -21,7 +21,7 @@ def look(here: Here) -> Facts:
     return here.gpus
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "gpu-memory", seen):
         gpus = [gpu for gpu in facts["gpus"] if gpu["total"]]
         if not gpus:

@@ -7,7 +7,7 @@ Warns with RW634.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "gpus"
 
@@ -21,7 +21,7 @@ def look(here: Here) -> Facts:
     return {"gpus": torch["gpus"], "blocked": torch.get("no_peer_access", [])}
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "gpu-peers", seen):
         pairs = facts["gpus"] * (facts["gpus"] - 1)
         blocked = facts["blocked"]

@@ -9,12 +9,12 @@ Fails with RW114.
 from __future__ import annotations
 
 from rankwise.meet.links import blame
-from rankwise.preflight.job import Job, Seen
+from rankwise.preflight.job import CheckedJob, Seen
 
 GROUP = "ports"
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     if len(job.hosts) < 2:
         seen.blind[""] = "there is no other host to try it from"
         return

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rankwise.meet import network
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "names"
 
@@ -39,7 +39,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "interface", seen):
         route = f"{facts['route']} ({facts['source']})" if facts["route"] else "no route"
         seen.values[host.name] = f"{route}, gloo {facts['gloo']['name'] or 'none'}, NCCL {facts['nccl']['name'] or 'none'}"
@@ -72,7 +72,7 @@ def _missing(host: Host, facts: Facts) -> Iterator[str]:
         yield f"NCCL_SOCKET_IFNAME={nccl} fits no interface of {host.name}"
 
 
-def _find_wrong(job: Job, host: Host, facts: Facts, seen: Seen) -> None:
+def _find_wrong(job: CheckedJob, host: Host, facts: Facts, seen: Seen) -> None:
     """An offered address nobody can reach is proven by trying; one on another interface is only suspicious."""
     for backend in ("gloo", "nccl"):
         chosen = facts[backend]
@@ -98,7 +98,7 @@ def _find_wrong(job: Job, host: Host, facts: Facts, seen: Seen) -> None:
             )
 
 
-def _is_closed(job: Job, source: Host, target: Host) -> bool:
+def _is_closed(job: CheckedJob, source: Host, target: Host) -> bool:
     """The address gloo offers does not answer, although the host does at the address that leads to the meeting."""
     answer = job.reached.get(source.name, {}).get(target.name, {})
     return answer.get("gloo") is False and bool(answer.get("high"))

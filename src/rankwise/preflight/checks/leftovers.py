@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from rankwise.findings import Place
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text, seconds_text
 
 GROUP = "resources"
@@ -52,7 +52,7 @@ def _leftover(process: psutil.Process, environ: dict[str, str]) -> dict[str, Any
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "leftovers", seen):
         unseen = f" ({facts['unseen']} processes of other users not looked at)" if facts["unseen"] else ""
         seen.values[host.name] = f"{facts['count'] or 'none'}{unseen}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rankwise.preflight.job import Facts, Job, Seen
+from rankwise.preflight.job import CheckedJob, Facts, Seen
 from rankwise.preflight.measured import find_bad_links, is_explained, measured, rate_of
 from rankwise.sizes import rate_text
 
@@ -19,7 +19,7 @@ _WRONG, _NOTABLE = 12.5e6, 50e6
 _WRONG_SHARE, _NOTABLE_SHARE = 0.05, 0.25
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     rates = [rate_of(facts) for facts in measured(job, "up")]
     usual = median(rates) if rates else 0.0
 

@@ -8,14 +8,14 @@ Fails with RW608, and says how much the path carries.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Facts, Job, Seen
+from rankwise.preflight.job import CheckedJob, Facts, Seen
 from rankwise.preflight.measured import find_bad_links, has_swallowed
 
 GROUP = "links"
 _HEADERS = 28  # IPv4 and UDP; IPv6 has 20 more, and a larger allowance is only safer
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     bad, blame = find_bad_links(job, seen, "largest", "UDP does not get through", _text, has_swallowed)
     if bad:
         worst = min(bad, key=lambda facts: facts["largest"])

@@ -7,7 +7,7 @@ Fails with RW606 from 100 ms, warns from 10 ms.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Job, Seen
+from rankwise.preflight.job import CheckedJob, Seen
 from rankwise.preflight.measured import SLOW_ANSWER_S, find_bad_links
 from rankwise.sizes import seconds_text
 
@@ -15,7 +15,7 @@ GROUP = "links"
 _NOTABLE_S = 0.01
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     bad, blame = find_bad_links(
         job, seen, "rtt_s", "no packet came back", lambda facts: seconds_text(facts["rtt_s"]), lambda facts: facts["rtt_s"] >= _NOTABLE_S
     )

@@ -7,14 +7,14 @@ Fails with RW605 from 5 % in one direction, warns from 2 %. Two rounds of pairs 
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Facts, Job, Seen
+from rankwise.preflight.job import CheckedJob, Facts, Seen
 from rankwise.preflight.measured import LOSSY, find_bad_links, loss_of
 
 GROUP = "links"
 _NOTABLE = 0.02
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     bad, blame = find_bad_links(job, seen, "lost_out", "UDP does not get through", _text, lambda facts: loss_of(facts) >= _NOTABLE)
     if bad:
         loss = max(map(loss_of, bad))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 
@@ -28,7 +28,7 @@ def look(here: Here) -> Facts:
     return {"source": source, "limit": limit, "left": left, "ranks": here.ranks}
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     shares = {}
     for host, facts in seeing_hosts(job, "memory", seen):
         shares[host.name] = facts["left"] / max(1, facts["ranks"])

@@ -13,7 +13,7 @@ import platform
 import re
 from pathlib import Path
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "parity"
 _TITLES = {
@@ -37,7 +37,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     facts_of = {host.name: facts for host, facts in seeing_hosts(job, "platforms", seen)}
     for name, facts in facts_of.items():
         seen.values[name] = f"{facts['os']}, {facts['arch']}, {facts['cores']} × {facts['cpu']}"

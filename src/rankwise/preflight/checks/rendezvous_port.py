@@ -15,8 +15,8 @@ import socket
 from rankwise.findings import Place
 from rankwise.meet.differences import hosts_text
 from rankwise.meet.network import interfaces, own_addresses, resolve
-from rankwise.meet.ports import Listener, find_listeners, try_port
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.meet.ports import ListeningProcess, find_listeners, try_port
+from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "ports"
 _CONNECT_S = 4.0
@@ -45,7 +45,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "rendezvous-port", seen):
         if facts["opens"] or job.plan.is_alone:
             state = "torchrun picks one" if not facts["port"] else facts["reached"] or ("free" if facts["free"] else facts["error"])
@@ -69,7 +69,7 @@ def _why_not_open(address: str, port: int) -> int | None:
 def _add_not_free(host: Host, facts: Facts, seen: Seen) -> None:
     port = facts["port"]
     if facts["error"] == "EADDRINUSE":
-        who = [str(Listener(**holder)) for holder in facts["holders"]] or ["a process this user may not look at"]
+        who = [str(ListeningProcess(**holder)) for holder in facts["holders"]] or ["a process this user may not look at"]
         pid = next((holder["pid"] for holder in facts["holders"] if holder["pid"]), None)
         held, why = (Place(host=host.name, pid=pid),), "the rendezvous store has to open this port itself"
         seen.add("RW107", f"port {port} on {host.name} is held by {' and '.join(who)}", host, culprits=held, why=why)
@@ -78,7 +78,7 @@ def _add_not_free(host: Host, facts: Facts, seen: Seen) -> None:
         seen.add("RW602", f"{host.name} may not open port {port}: {facts['error']}", host, why=why)
 
 
-def _find_unreachable(job: Job, seen: Seen) -> None:
+def _find_unreachable(job: CheckedJob, seen: Seen) -> None:
     """What the other nodes saw when they tried it."""
     is_held = any(host.of("rendezvous-port").get("opens") and not host.of("rendezvous-port").get("free", True) for host in job.hosts)
     blocked: dict[str, list[Host]] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.roster import claimed_twice, missing_numbers
-from rankwise.preflight.job import Host, Job, Seen
+from rankwise.preflight.job import CheckedJob, Host, Seen
 from rankwise.sizes import seconds_text
 
 GROUP = "names"
@@ -19,7 +19,7 @@ ALWAYS = True  # with several nodes, whatever else was asked for
 _LATE_S = 5.0
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     if job.plan.is_alone:
         seen.values |= {host.name: "alone" for host in job.hosts}
         return
@@ -37,7 +37,7 @@ def judge(job: Job, seen: Seen) -> None:
         find(job, seen)
 
 
-def _find_unmet(job: Job, host: Host, seen: Seen) -> None:
+def _find_unmet(job: CheckedJob, host: Host, seen: Seen) -> None:
     """This host could not take part; said here where no other check says why."""
     place = f"{job.plan.master}:{job.plan.port}"
     if job.meeting.get("refusal"):
@@ -49,7 +49,7 @@ def _find_unmet(job: Job, host: Host, seen: Seen) -> None:
         seen.add("RW101", f"{host.name} met nobody", (), why=str(job.meeting.get("why", "")))
 
 
-def _find_duplicates(job: Job, seen: Seen) -> None:
+def _find_duplicates(job: CheckedJob, seen: Seen) -> None:
     for rank, hosts in claimed_twice((host.plan.get("node_rank"), host) for host in job.hosts).items():
         names, all_of_them = hosts_text([host.name for host in hosts]), "all" if len(hosts) > 2 else "both"
         seen.add(
@@ -61,11 +61,11 @@ def _find_duplicates(job: Job, seen: Seen) -> None:
         )
 
 
-def _free_ranks(job: Job) -> str:
+def _free_ranks(job: CheckedJob) -> str:
     return ", ".join(map(str, missing_numbers({host.plan.get("node_rank") for host in job.hosts}, job.plan.nodes_max)))
 
 
-def _find_sizes(job: Job, seen: Seen) -> None:
+def _find_sizes(job: CheckedJob, seen: Seen) -> None:
     for key, title, severity in (("nnodes", "number of nodes (--nnodes)", "error"), ("nproc", "number of ranks per node", "warning")):
         if differs := find_difference({host.name: str(host.plan.get(key)) for host in job.hosts}):
             seen.add(
@@ -78,7 +78,7 @@ def _find_sizes(job: Job, seen: Seen) -> None:
             )
 
 
-def _find_strangers(job: Job, seen: Seen) -> None:
+def _find_strangers(job: CheckedJob, seen: Seen) -> None:
     for stranger in job.meeting.get("strangers", ()):
         seen.add(
             "RW103",
@@ -89,7 +89,7 @@ def _find_strangers(job: Job, seen: Seen) -> None:
         )
 
 
-def _find_missing(job: Job, seen: Seen) -> None:
+def _find_missing(job: CheckedJob, seen: Seen) -> None:
     expected, present = job.plan.nodes_max, len(job.hosts)
     if present >= expected:
         return
@@ -108,13 +108,13 @@ def _find_missing(job: Job, seen: Seen) -> None:
     )
 
 
-def _find_gone(job: Job, seen: Seen) -> None:
+def _find_gone(job: CheckedJob, seen: Seen) -> None:
     for name in job.meeting.get("gone", ()):
         why = "it was ended there, or its connection to the meeting broke off"
         seen.add("RW101", f"{name} came, but fell silent during the check", Host(name, -1), why=why)
 
 
-def _find_late(job: Job, seen: Seen) -> None:
+def _find_late(job: CheckedJob, seen: Seen) -> None:
     first = min(host.started_s for host in job.hosts)
     for host in job.hosts:
         if host.started_s - first > _LATE_S:

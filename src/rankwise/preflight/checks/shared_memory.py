@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"
@@ -32,7 +32,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "shared-memory", seen):
         free, wanted = facts["free"], _COMFORT * facts["ranks"]
         seen.values[host.name] = facts["error"] or f"{bytes_text(free)} free of {bytes_text(facts['size'])}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"
@@ -32,7 +32,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     ranks = sum(host.of("ulimits").get("ranks", 1) for host in job.hosts)
     for host, facts in seeing_hosts(job, "ulimits", seen):
         files, locked = facts["files"], facts["locked"]

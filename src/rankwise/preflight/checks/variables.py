@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "parity"
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_", "MKL_", "PYTORCH_")
@@ -38,7 +38,7 @@ def _fingerprint(value: str, salt: str) -> str:
     return hashlib.blake2s(f"{salt}\0{value}".encode(errors="surrogateescape"), digest_size=4, person=b"rankwise").hexdigest()
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     facts_of = {host.name: facts["variables"] for host, facts in seeing_hosts(job, "variables", seen)}
     for name, variables in facts_of.items():
         seen.values[name] = f"{len(variables)} set" if variables else "none set"

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rankwise.meet.differences import find_difference
-from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "parity"
 _TITLES = {
@@ -47,7 +47,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job, seen: Seen) -> None:
+def judge(job: CheckedJob, seen: Seen) -> None:
     facts_of = {host.name: facts for host, facts in seeing_hosts(job, "versions", seen)}
     for host in job.named(facts_of):
         facts = facts_of[host.name]

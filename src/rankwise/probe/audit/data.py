@@ -24,7 +24,7 @@ _pass_counts: dict[int, int] = {}
 _num_fetches = 0
 
 
-class Pass:
+class LoaderPass:
     """One iteration over a loader so far."""
 
     def __init__(self, loader: int, number: int) -> None:
@@ -69,7 +69,7 @@ def pass_began(frame: Any, iterator: Any, loader: Any) -> None:
     before = _pass_of(iterator)  # persistent workers: the same iterator again
     if before is not None and not before.is_over:
         _end(before, False)
-    one = Pass(number, n)
+    one = LoaderPass(number, n)
     setattr(iterator, _PASS, one)
     record.write(
         "pass",
@@ -92,8 +92,8 @@ def pass_began(frame: Any, iterator: Any, loader: Any) -> None:
         _draw(one, index)
 
 
-def _pass_of(iterator: Any) -> "Pass | None":
-    found: Pass | None = iterator.__dict__.get(_PASS)
+def _pass_of(iterator: Any) -> "LoaderPass | None":
+    found: LoaderPass | None = iterator.__dict__.get(_PASS)
     return found
 
 
@@ -149,7 +149,7 @@ def _note_index(_frame: Any, index: Any, iterator: Any) -> None:
         early.append(index)
 
 
-def _draw(one: Pass, index: Any) -> None:
+def _draw(one: LoaderPass, index: Any) -> None:
     """Ids are kept as they come and counted some batches at a time: code that runs once between two steps runs from cold memory."""
     ids = tuple(index) if isinstance(index, (list, tuple)) else (index,)
     one.uncounted.append(ids)
@@ -170,14 +170,14 @@ def _draw(one: Pass, index: Any) -> None:
         _count(one)
 
 
-def _is_shown(one: Pass, n: int) -> bool:
+def _is_shown(one: LoaderPass, n: int) -> bool:
     """Whether batch `n` is recorded: many of the first passes, the first few of later ones, and many again of some passes."""
     if one.number < _FIRST_PASSES:
         return n < 16 or record.is_sampled(n)
     return n < 4 or (record.is_sampled(one.number) and record.is_sampled(n))
 
 
-def _count(one: Pass) -> int:
+def _count(one: LoaderPass) -> int:
     """Count what is not counted yet; returns the checksum of the last batch."""
     checksum = 0
     for ids in one.uncounted:
@@ -246,7 +246,7 @@ def pass_ended(iterator: Any) -> None:
         _end(one, True)
 
 
-def _end(one: Pass, whole: bool) -> None:
+def _end(one: LoaderPass, whole: bool) -> None:
     one.is_over = True
     _count(one)
     record.write(

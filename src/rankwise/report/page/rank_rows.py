@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rankwise.report.page.markup import Html, classes, joined, tag
-from rankwise.report.page.rank_state import RankState, state_mark
+from rankwise.report.page.rank_state import RankRow, state_mark
 from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import grouped, short_ranks
 from rankwise.report.wording import duration_text
@@ -17,7 +17,7 @@ _MAX_LISTED = 4096
 _NUMBERED_UP_TO = 256
 
 
-def rank_section(reported: ReportedJob, states: list[RankState]) -> Html:
+def rank_section(reported: ReportedJob, states: list[RankRow]) -> Html:
     rows = _merged(states) if len(states) > _MERGE_ABOVE else [[state] for state in states]
     shown, rest = rows[:_MAX_ROWS], rows[_MAX_ROWS:]
     head = tag("tr", *(tag("th", name, scope="col") for name in ("rank", "state", "where", "for", "last collective", "process", "memory")))
@@ -31,13 +31,13 @@ def rank_section(reported: ReportedJob, states: list[RankState]) -> Html:
     )
 
 
-def _merged(states: list[RankState]) -> list[list[RankState]]:
+def _merged(states: list[RankRow]) -> list[list[RankRow]]:
     """Ranks in the same situation together; culprits first, then the rarest situations, the crowd last."""
     groups = grouped(states, lambda state: (state.is_culprit, state.state, state.frame, state.last, state.is_pending))
     return sorted(groups, key=lambda group: (not group[0].is_culprit, len(group), group[0].rank))
 
 
-def _row(reported: ReportedJob, group: list[RankState]) -> Html:
+def _row(reported: ReportedJob, group: list[RankRow]) -> Html:
     first = group[0]
     count = tag("small", f"{len(group):,} ranks, same") if len(group) > 1 else None
     label = short_ranks([state.rank for state in group]).split(" ", 1)[1]
@@ -60,7 +60,7 @@ def _row(reported: ReportedJob, group: list[RankState]) -> Html:
     )
 
 
-def _where(reported: ReportedJob, state: RankState) -> Html:
+def _where(reported: ReportedJob, state: RankRow) -> Html:
     if state.frame is None:
         return tag("span", "not seen", class_="faint")
     spot = f"{reported.short(state.frame.file)}:{state.frame.line}"
@@ -68,14 +68,14 @@ def _where(reported: ReportedJob, state: RankState) -> Html:
     return joined([tag("code", spot, title=state.frame.file), " ", tag("span", function, class_="faint mono")])
 
 
-def _last(state: RankState) -> Html:
+def _last(state: RankRow) -> Html:
     if not state.last:
         return tag("span", "none seen", class_="faint")
     mark = tag("span", "pending", class_="pending") if state.is_pending else None
     return joined([tag("span", state.last, class_="mono"), " ", mark])
 
 
-def _process(group: list[RankState]) -> Html:
+def _process(group: list[RankRow]) -> Html:
     hosts = sorted({state.host for state in group if state.host})
     on = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts):,} hosts" if hosts else ""
     pid = group[0].pid
@@ -91,7 +91,7 @@ def _range(values: Iterable[float | None], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} – {high}"
 
 
-def _rank_map(states: list[RankState]) -> Html:
+def _rank_map(states: list[RankRow]) -> Html:
     is_numbered = len(states) <= _NUMBERED_UP_TO
     squares = joined(
         tag("i", state.rank if is_numbered else None, class_=classes(state.tone, "culprit" if state.is_culprit else "")) for state in states
@@ -105,12 +105,12 @@ def _rank_map(states: list[RankState]) -> Html:
     return joined([tag("div", squares, class_=classes("map", size), aria_hidden="true"), tag("p", culprit, key, class_="key")])
 
 
-def _rest_note(rest: list[list[RankState]]) -> Html:
+def _rest_note(rest: list[list[RankRow]]) -> Html:
     ranks = [state.rank for group in rest for state in group]
     return tag("p", f"and {len(ranks):,} more ranks in {len(rest):,} other situations: {short_ranks(ranks)}", class_="note")
 
 
-def _processes(states: list[RankState]) -> Html:
+def _processes(states: list[RankRow]) -> Html:
     listed = joined(
         tag("li", tag("b", state.rank), f" {state.pid if state.pid is not None else '–'} {state.host}") for state in states[:_MAX_LISTED]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rankwise.evidence.collectives import Entry
+from rankwise.evidence.collectives import LoggedCollective
 from rankwise.evidence.records import Ended, Frame, RankEvidence
 from rankwise.findings import signal_name
 from rankwise.report.page.markup import Html, classes, tag
@@ -18,7 +18,7 @@ _LONGEST_S = 10 * 365 * 86400
 
 
 @dataclass(frozen=True)
-class RankState:
+class RankRow:
     """One rank's row; `tone` is its colour: wait, busy, ended, failed, stopped or unseen."""
 
     rank: int
@@ -34,23 +34,23 @@ class RankState:
     is_culprit: bool = False
 
 
-def rank_states(reported: ReportedJob) -> list[RankState]:
+def rank_states(reported: ReportedJob) -> list[RankRow]:
     """One per rank that was seen, then one per rank that the world size includes but was not seen."""
     seen = [_seen(reported, reported.job.ranks[rank]) for rank in sorted(reported.job.ranks)]
-    unseen = (RankState(rank, "never seen", "unseen", is_culprit=rank in reported.culprits) for rank in _missing(reported))
+    unseen = (RankRow(rank, "never seen", "unseen", is_culprit=rank in reported.culprits) for rank in _missing(reported))
     return sorted([*seen, *unseen], key=lambda state: state.rank)
 
 
-def state_mark(state: RankState) -> Html:
+def state_mark(state: RankRow) -> Html:
     """The state as a coloured dot and its words; only a short one is kept on one line, since an exception's name may be any length."""
     return tag("span", state.state, class_=classes("state", state.tone, "whole" if len(state.state) < 26 else ""))
 
 
-def _seen(reported: ReportedJob, rank: RankEvidence) -> RankState:
+def _seen(reported: ReportedJob, rank: RankEvidence) -> RankRow:
     pending, last = _pending_and_last(rank)
     state, tone, since_ns = _state(reported, rank, pending)
     stack = user_stack(main_stack(rank))
-    return RankState(
+    return RankRow(
         rank=rank.rank,
         state=state,
         tone=tone,
@@ -65,7 +65,7 @@ def _seen(reported: ReportedJob, rank: RankEvidence) -> RankState:
     )
 
 
-def _state(reported: ReportedJob, rank: RankEvidence, pending: Entry | None) -> tuple[str, str, int]:
+def _state(reported: ReportedJob, rank: RankEvidence, pending: LoggedCollective | None) -> tuple[str, str, int]:
     """(state, tone, since_ns), from the surest sign to the weakest."""
     process = rank.samples[-1].state if rank.samples else ""
     moved_ns = rank.last_progress_ns
@@ -87,7 +87,7 @@ def _state(reported: ReportedJob, rank: RankEvidence, pending: Entry | None) -> 
     return ("busy" if is_running else "blocked"), "busy", moved_ns
 
 
-def _is_at(rank: RankEvidence, entry: Entry) -> bool:
+def _is_at(rank: RankEvidence, entry: LoggedCollective) -> bool:
     """Whether the rank is where it called this collective; a culprit may well have left one behind and be stuck elsewhere."""
     here, there = user_stack(main_stack(rank)), user_stack(tuple(rank.collectives.stack_of(entry)))
     return not here or not there or here[0] == there[0]
@@ -110,7 +110,7 @@ def _ended_text(rank: RankEvidence) -> str:
     return words.get(ended.kind, ended.kind) + code
 
 
-def _pending_and_last(rank: RankEvidence) -> tuple[Entry | None, Entry | None]:
+def _pending_and_last(rank: RankEvidence) -> tuple[LoggedCollective | None, LoggedCollective | None]:
     """The oldest unfinished collective, and that or else the newest; only the end of the log is read, where unfinished ones are."""
     log = rank.collectives
     if not len(log):
@@ -120,7 +120,7 @@ def _pending_and_last(rank: RankEvidence) -> tuple[Entry | None, Entry | None]:
     return pending, pending or log[len(log) - 1]
 
 
-def _entry_text(entry: Entry) -> str:
+def _entry_text(entry: LoggedCollective) -> str:
     origin = _ORIGINS.get(entry.origin, "")
     return op_text(entry.what.op, entry.seq, entry.what.group) + (f" ({origin})" if origin else "")
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, Helper, RankEvidence, Stack
 from rankwise.report.page.markup import Html, block, joined, tag
-from rankwise.report.page.rank_state import RankState, state_mark
+from rankwise.report.page.rank_state import RankRow, state_mark
 from rankwise.report.page.reported_job import ReportedJob, main_stack, raised_last, user_stack
 from rankwise.report.places import short_ranks
 
@@ -29,7 +29,7 @@ class StackGroup:
     is_outlier: bool
 
 
-def stack_section(reported: ReportedJob, states: list[RankState]) -> Html:
+def stack_section(reported: ReportedJob, states: list[RankRow]) -> Html:
     groups = merge_stacks(reported)
     by_rank = {state.rank: state for state in states}
     cards = joined(_card(reported, group, by_rank[group.ranks[0]]) for group in groups[:_MAX_GROUPS])
@@ -58,7 +58,7 @@ def _group(reported: ReportedJob, ranks: list[int], largest: int) -> StackGroup:
     return StackGroup(tuple(ranks), example, main_stack(example), tuple(sorted(reported.culprits.intersection(ranks))), is_outlier)
 
 
-def _card(reported: ReportedJob, group: StackGroup, state: RankState) -> Html:
+def _card(reported: ReportedJob, group: StackGroup, state: RankRow) -> Html:
     total = len(reported.job.ranks)
     is_guilty = group.culprits == group.ranks
     mark = (

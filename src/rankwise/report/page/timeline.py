@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rankwise.evidence.collectives import CollectiveLog, Entry, Signature
+from rankwise.evidence.collectives import CollectiveLog, LoggedCollective, Signature
 from rankwise.evidence.records import JobEvidence
 from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import DEFAULT_GROUPS
@@ -37,7 +37,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     ranks: tuple[int, ...]
     cells: tuple[Cell, ...]
     is_culprit: bool
@@ -49,7 +49,7 @@ class Strip:
 
     group: str
     columns: range  # sequence numbers
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
     diverges_at: int | None
     is_partial: bool = False  # numbered from the Python calls that were seen, not by torch
     num_later: int = 0  # slots after the last column
@@ -75,7 +75,7 @@ class _Track:
     """Ranks with the same entries in one group."""
 
     ranks: list[int]
-    entries: dict[int, Entry]
+    entries: dict[int, LoggedCollective]
     is_partial: bool
     is_culprit: bool
     is_blind: bool
@@ -120,7 +120,7 @@ class _Group:
         """What the verdict compares, too."""
         return tuple(value for about, value in what.compared().items() if about not in self._unknown[seq])
 
-    def _differs(self, seq: int, entry: Entry) -> bool:
+    def _differs(self, seq: int, entry: LoggedCollective) -> bool:
         return self._agreement(seq, entry.what) != self._expected[seq]
 
     def _first_difference(self) -> int | None:
@@ -129,13 +129,13 @@ class _Group:
         short = [max(self._oldest, track.last + 1) for track in self._tracks if not track.is_blind and track.last < self._newest]
         return min(odd + short, default=None)
 
-    def _rows(self, columns: range) -> list[Row]:
+    def _rows(self, columns: range) -> list[TimelineRow]:
         """Tracks that look the same in these columns become one row; where not all fit, culprits and the rarest come first."""
         merged: dict[tuple[tuple[Cell, ...], bool], list[int]] = {}
         for track in self._tracks:
             cells = tuple(self._cell(track, seq) for seq in columns)
             merged.setdefault((cells, track.is_culprit), []).extend(track.ranks)
-        rows = [Row(tuple(sorted(ranks)), cells, culprit) for (cells, culprit), ranks in merged.items()]
+        rows = [TimelineRow(tuple(sorted(ranks)), cells, culprit) for (cells, culprit), ranks in merged.items()]
         has_room = len(rows) <= MAX_ROWS
         return sorted(rows, key=lambda row: row.ranks if has_room else (not row.is_culprit, len(row.ranks), *row.ranks))
 
@@ -168,7 +168,7 @@ def build_timeline(reported: ReportedJob) -> Timeline:
     )
 
 
-def recent_entries(log: CollectiveLog) -> Iterator[Entry]:
+def recent_entries(log: CollectiveLog) -> Iterator[LoggedCollective]:
     """Newest last; `send` and `recv` share no slots, and a damaged log may name what is not there."""
     for i in range(max(0, len(log) - _TAIL), len(log)):
         if log.what[i] < len(log.signatures) and log.signatures[log.what[i]].op not in POINT_TO_POINT:
@@ -182,7 +182,7 @@ def _tracks(reported: ReportedJob) -> tuple[dict[str, list[_Track]], list[int]]:
     tracks: dict[str, list[_Track]] = {}
     for together in alike[:_MAX_KINDS]:
         example = reported.job.ranks[together[0]]
-        histories: dict[str, dict[int, Entry]] = {name: {} for name in names[together[0]]}
+        histories: dict[str, dict[int, LoggedCollective]] = {name: {} for name in names[together[0]]}
         for entry in recent_entries(example.collectives):
             histories[entry.what.group][entry.seq] = entry
         inside: dict[tuple[str, int | None], list[int]] = {}

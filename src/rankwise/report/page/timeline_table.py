@@ -8,7 +8,17 @@ from functools import lru_cache
 from rankwise.evidence.records import Call
 from rankwise.report.page.markup import Html, classes, joined, tag
 from rankwise.report.page.reported_job import ReportedJob, user_stack
-from rankwise.report.page.timeline import COLUMNS, MAX_ROWS, POINT_TO_POINT, Cell, Row, Strip, Timeline, build_timeline, recent_entries
+from rankwise.report.page.timeline import (
+    COLUMNS,
+    MAX_ROWS,
+    POINT_TO_POINT,
+    Cell,
+    Strip,
+    Timeline,
+    TimelineRow,
+    build_timeline,
+    recent_entries,
+)
 from rankwise.report.places import DEFAULT_GROUPS, short_ranks
 
 _EVERY = 5  # columns between two labels
@@ -112,7 +122,7 @@ def _head(strip: Strip) -> Html:
     return tag("thead", tag("tr", tag("th", "rank"), labels), marker)
 
 
-def _row(row: Row, strip: Strip) -> Html:
+def _row(row: TimelineRow, strip: Strip) -> Html:
     cells = (_cell(cell, f"#{seq} ", is_parting=seq == strip.diverges_at) for seq, cell in zip(strip.columns, row.cells, strict=True))
     return tag("tr", tag("th", _label(row.ranks), scope="row"), *cells, class_="culprit" if row.is_culprit else None)
 

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from rankwise.serve.access import Guard
+from rankwise.serve.access import AccessGuard
 from rankwise.serve.binary import read_infer
 from rankwise.serve.errors import RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse
@@ -65,7 +65,7 @@ class RequestHandler:
     """Answers the requests of this process' connections."""
 
     def __init__(self, server: ServerConnection, setup: dict[str, Any]) -> None:
-        self._server, self._guard = server, Guard(setup["token"], setup["is_loopback"])
+        self._server, self._guard = server, AccessGuard(setup["token"], setup["is_loopback"])
         self._max_body = int(setup["limits"]["body_bytes"])
 
     async def respond(self, request: HttpRequest) -> HttpResponse:

@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf import json_format
 
 from rankwise.errors import UsageError
-from rankwise.serve.access import Guard, log_request, request_id
+from rankwise.serve.access import AccessGuard, log_request, request_id
 from rankwise.serve.catalogue import Catalogue
 from rankwise.serve.errors import NotFound, RequestError
 from rankwise.serve.health import Health
@@ -36,7 +36,9 @@ _LOOK_S = 1.0  # between two looks at the health of who is watched
 
 
 class GrpcServer:
-    def __init__(self, catalogue: Catalogue, health: Health, guard: Guard, numbers: Numbers, tracing: Tracing, max_bytes: int) -> None:
+    def __init__(
+        self, catalogue: Catalogue, health: Health, guard: AccessGuard, numbers: Numbers, tracing: Tracing, max_bytes: int
+    ) -> None:
         self._catalogue, self._health, self._guard, self._numbers, self._tracing = catalogue, health, guard, numbers, tracing
         self._facts: dict[str, Callable[[Any], dict[str, Any]]] = {
             "ServerLive": lambda _: {"live": not health.why_not_live()},
