@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
@@ -429,6 +429,10 @@ def step_of_ranks_that_share_samples(how: str) -> None:
     model = small_model()
     if how == "ddp":
         model = DistributedDataParallel(model, process_group=mesh.get_group("data"))
+    elif how == "fsdp1":
+        model = FullyShardedDataParallel(model, process_group=mesh.get_group("data"), device_id=torch.device("cpu"))
+    elif how == "fsdp2":
+        fully_shard(model, mesh=mesh["data"])
     else:
         parallelize_module(model, mesh["layer"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
         fully_shard(model, mesh=mesh["data"])

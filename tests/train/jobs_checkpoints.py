@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.nn.functional import mse_loss
 
 from rankwise.errors import UsageError
@@ -309,7 +310,12 @@ def saved_in_parts(folder: Path, kind: str) -> tuple[str, float]:
 def in_parts(model: nn.Module, kind: str) -> nn.Module:
     if kind == "fsdp1":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
-    return fully_shard(model)
+    if kind == "fsdp2":
+        return fully_shard(model)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "part"))
+    if kind == "fsdp2 in copies":
+        return fully_shard(model, mesh=mesh)
+    return FullyShardedDataParallel(model, device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_id=torch.device("cpu"))
 
 
 def train_in_parts(kind: str, num_steps: int, clip_norm: float) -> list[float]:

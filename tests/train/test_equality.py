@@ -82,10 +82,10 @@ def test_weights_of_samples_may_be_fractions(farm: Farm) -> None:
     assert distance(farm.run("train_counting_tokens", 2, scale=0.11)[0], expected) <= TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
-def test_clipping_sees_the_parts_of_all_ranks(farm: Farm, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "num_ranks"), [("fsdp1", 2), ("fsdp2", 2), ("fsdp1 in copies", 4), ("fsdp2 in copies", 4)])
+def test_clipping_sees_the_parts_of_all_ranks(farm: Farm, kind: str, num_ranks: int) -> None:
     case: dict[str, Any] = {"clip_norm": 0.05, "num_steps": 10}
-    ranks = farm.run("train_in_parts", 2, jobs="tests.train.jobs_checkpoints", kind=kind, **case)
+    ranks = farm.run("train_in_parts", num_ranks, jobs="tests.train.jobs_checkpoints", kind=kind, **case)
 
     assert distance(ranks[0], farm.alone("train_by_hand", **case)) <= TOLERANCE
 

@@ -209,7 +209,15 @@ def test_gradients_that_another_models_loss_left_are_not_stepped(first: int) -> 
         assert torch.equal(model.weight, other.weight)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("how", "said"), [("ddp", "over 2 of 4 ranks"), ("tensor parallel", "tensor parallelism inside FSDP on 4 ranks")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("ddp", "over 2 of 4 ranks"),
+        ("fsdp1", "over 2 of 4 ranks"),
+        ("fsdp2", "over 2 of 4 ranks"),
+        ("tensor parallel", "tensor parallelism inside FSDP on 4 ranks"),
+    ],
+)
 def test_a_model_whose_ranks_share_samples_is_refused(farm: Farm, how: str, said: str) -> None:
     outcomes = farm.ranks("step_of_ranks_that_share_samples", 4, how=how)
 

@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -261,14 +262,24 @@ def check_synchronised(model: nn.Module) -> None:
         summary = f"{type(model).__name__} is not wrapped, and there are {group.world_size()} ranks"
         raise train_error("RW714", summary)
     is_cut_twice = any(isinstance(p, DTensor) and sum(not place.is_replicate() for place in p.placements) > 1 for p in model.parameters())
-    is_over_part = isinstance(model, DistributedDataParallel) and model.process_group.size() != group.world_size()
+    averaged_over = min(_sizes_of_averages(model), default=group.world_size())
+    is_over_part = averaged_over != group.world_size()
     if is_cut_twice or is_over_part:
-        found = f"gradients are averaged over {model.process_group.size()} of" if is_over_part else "tensor parallelism inside FSDP on"  # type: ignore[operator]
+        found = "tensor parallelism inside FSDP on" if is_cut_twice else f"gradients are averaged over {averaged_over} of"
         raise UsageError(
             f"{found} {group.world_size()} ranks: train.Step and train.Loader give each rank samples of its own",
             why="ranks that share a layer take the same samples, and what each sample weighs depends on how many ranks do not",
             next=("a loop of your own; train.Checkpoints(…, sharded=True) saves such models",),
         )
+
+
+def _sizes_of_averages(model: nn.Module) -> Iterator[int]:
+    """Over how many ranks gradients are averaged: by DDP, by FSDP1, whose copies of the parts have a group of their own, by FSDP2."""
+    for module in model.modules():
+        if isinstance(module, (DistributedDataParallel, FullyShardedDataParallel)):
+            parts, copies = cast(Any, module).process_group, getattr(module, "_inter_node_pg", None)
+            yield parts.size() * (copies.size() if copies else 1)
+    yield from (parameter.device_mesh.size() for parameter in model.parameters() if isinstance(parameter, DTensor))
 
 
 def fewest_samples(model: nn.Module) -> int:
