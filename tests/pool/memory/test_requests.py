@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict, defaultdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool.memory.encoding import Uneven, has_rows, leaves  # noqa: E402
-from rankwise.pool.memory.requests import InputEncoder, Reader, cut_value, join, pickled, wants_tensors  # noqa: E402
+from rankwise.pool.memory.requests import InputEncoder, Reader, cut_value, join, pickled, split, wants_tensors  # noqa: E402
 from rankwise.pool.memory.shared_memory import Arena, Segment  # noqa: E402
 from tests.pool.models import Carrying, Named, Odd  # noqa: E402
 
@@ -52,6 +53,16 @@ def test_what_is_cut_and_joined_is_what_it_was(name: str) -> None:
     assert [has_rows(part, count) for part, count in zip(parts, (3, 1, 2))] == [True] * 3
     assert type(back) is type(value) and list(map(type, leaves(back))) == list(map(type, leaves(value)))
     assert all(np.array_equal(a, b) if hasattr(a, "shape") else a == b for a, b in zip(leaves(back), leaves(value)))
+
+
+@pytest.mark.parametrize("edges", [[0, 2, 4, 6], [0, 1, 4, 6], [0, 6]])
+@pytest.mark.parametrize("shape", [(6,), (6, 2), (6, 0), (6, 0, 3)])
+def test_results_of_a_bunch_are_cut_whatever_their_width(shape: tuple[int, ...], edges: list[int]) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape)
+    for whole in (array, np.asfortranarray(array), torch.from_numpy(array)):
+        parts = split(whole, edges)
+        assert [type(part) for part in parts] == [type(whole)] * (len(edges) - 1)
+        assert [part.tolist() for part in parts] == [whole[start:stop].tolist() for start, stop in pairwise(edges)]
 
 
 def test_a_dict_of_its_own_kind_stays_one() -> None:

@@ -163,6 +163,26 @@ def test_integers_do_not_become_floating_point_beside_another_row() -> None:
     assert runner.flags & UNBATCHABLE
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.complex32, torch.uint16])
+def test_types_that_torch_only_stores_are_batched(dtype: torch.dtype) -> None:
+    x = torch.rand(8, 2).to(dtype)
+    runner, model = Runner(RowChecker()), Loaded("m", lambda x: x.clone(), torch.device("cpu"), 0)
+    ((ok, value),) = runner.run(model, [(x,)], [8], lambda place: (x,))
+
+    assert ok and not runner.flags & UNBATCHABLE
+    assert value.dtype is dtype and torch.equal(value.view(torch.uint8), x.view(torch.uint8))
+
+
+def test_rows_that_torch_cannot_cut_run_one_by_one() -> None:
+    parts = torch.rand(8, 2).split(2)
+    runner, model = Runner(RowChecker()), Loaded("m", lambda x: x.to_sparse(), torch.device("cpu"), 0)
+    results = runner.run(model, [(part,) for part in parts], [2] * 4, lambda place: (parts[place],))
+
+    assert runner.flags & UNBATCHABLE
+    assert [ok and torch.equal(value.to_dense(), part) for (ok, value), part in zip(results, parts)] == [True] * 4
+
+
 def test_looking_takes_a_small_part_of_the_time() -> None:
     """Counted, not timed: the model is called for the batches, for the first looks, and seldom beyond that."""
     calls: list[int] = []

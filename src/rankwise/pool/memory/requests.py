@@ -242,7 +242,7 @@ def split(array: Any, edges: Sequence[int]) -> Sequence[Any]:
     if type(array) is np.ndarray:
         size = edges[1]
         if edges == list(range(0, len(edges) * size, size)):  # all alike: numpy makes such views in half the time
-            return list(array.reshape(-1, size, *array.shape[1:]))
+            return list(array.reshape(len(edges) - 1, size, *array.shape[1:]))
         return [array[start:stop] for start, stop in pairwise(edges)]
     return array.split([stop - start for start, stop in pairwise(edges)])  # type: ignore[no-any-return]
 

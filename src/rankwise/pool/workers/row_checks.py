@@ -23,7 +23,8 @@ _COARSE_TOLERANCE = 5e-2  # for bfloat16 and what is coarser still
 
 
 def rows_vary(value: Any) -> bool:
-    return any(not torch.equal(tensor, tensor[:1].expand_as(tensor)) for tensor in _tensors(value))
+    tensors = [_comparable(tensor) for tensor in _tensors(value)]
+    return any(not torch.equal(tensor, tensor[:1].expand_as(tensor)) for tensor in tensors)
 
 
 def outline_of(value: Any) -> Any:
@@ -40,7 +41,7 @@ def tolerances(value: Any) -> list[float]:
 
 
 def largest(value: Any) -> list[float]:
-    return [_largest(tensor) if _is_inexact(tensor) else 0.0 for tensor in _tensors(value)]
+    return [_largest(_comparable(tensor)) if _is_inexact(tensor) else 0.0 for tensor in _tensors(value)]
 
 
 def differences(a: Any, b: Any) -> list[float]:
@@ -54,6 +55,13 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _is_inexact(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in a type that torch can compare: it only stores float8 and complex32."""
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        return tensor.float()
+    return tensor.to(torch.complex64) if tensor.dtype is torch.complex32 else tensor
 
 
 def _largest(tensor: torch.Tensor) -> float:

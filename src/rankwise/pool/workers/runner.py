@@ -208,6 +208,8 @@ def cut(output: Any, rows: list[int]) -> list[Any]:
         return [each_tensor(output, lambda t: t[start : start + count]) for start, count in zip(starts, rows)]  # noqa: B023  (used at once)
     except Uneven:
         raise Unbatchable("its output is a container that cannot be cut") from None
+    except NotImplementedError:  # sparse
+        raise Unbatchable("its output is a tensor of a kind that torch cannot cut into rows") from None
 
 
 def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
@@ -220,7 +222,7 @@ def own(value: Any, rows: Any = slice(None)) -> Any:
 
     def copied(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return leaf[rows].clone() if leaf.dim() else leaf.clone()
+            return leaf.clone() if rows == slice(None) or not leaf.dim() else leaf[rows].clone()
         try:
             return copy.deepcopy(leaf)  # of a number or a text: itself
         except Exception:  # whatever its class makes of that
