@@ -15,7 +15,6 @@ import torch
 
 import rankwise
 from rankwise.weights.converting import convert_to_safetensors
-from rankwise.weights.danger import HARMLESS
 from rankwise.weights.records import CheckpointError
 from tests.weights.bad_files import marker, tensor_pickle, write_bad, zip_with
 from tests.weights.nets import Net
@@ -138,12 +137,6 @@ def test_tensors_beside_objects_can_be_read_without_building_these(tmp_path: Pat
     assert "argparse.Namespace" in caught.value.finding.why
     assert "tensors_only" in " ".join(caught.value.finding.next)
     assert_same(model, expected(corpus))
-
-
-def test_what_is_called_harmless_is_so_for_torch_too() -> None:
-    from torch._weights_only_unpickler import _get_allowed_globals
-
-    assert set(_get_allowed_globals()) >= HARMLESS
 
 
 @pytest.mark.parametrize("name", ["expected.pt", "training.pt", "dcp_fsdp2_bare", "program.pt2", "ours.safetensors"])

@@ -14,7 +14,7 @@ from torch import nn
 import rankwise
 from rankwise.errors import UsageError
 from rankwise.weights.matching import Rules, Slot, fit
-from rankwise.weights.names import WRAPPERS, nearest
+from rankwise.weights.names import WRAPPERS
 from rankwise.weights.records import CheckpointError, TensorRecord
 from tests.weights.checkpoints import refused, save
 from tests.weights.nets import Net, Tied
@@ -116,11 +116,6 @@ def test_what_may_be_missing_has_to_be_said(tmp_path: Path) -> None:
     assert report.ignored == ("old.weight",)
     assert torch.equal(model.head.weight, head)
     assert torch.equal(model.body[0].weight, state["body.0.weight"])
-
-
-def test_a_text_where_patterns_are_wanted_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        rankwise.load_weights(Net(), save(tmp_path / "last.pt", Net().state_dict()), allow_missing="head.*")
 
 
 def test_a_prefix_chooses_a_part(tmp_path: Path) -> None:
@@ -247,29 +242,3 @@ def test_a_model_that_loads_in_its_own_way_is_asked_to(tmp_path: Path) -> None:
     rankwise.load_weights(model, save(tmp_path / "last.pt", nn.DataParallel(saved).state_dict()))
 
     assert torch.equal(model[0].weight, saved[0].weight * 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "candidates", "wanted"),
-    [
-        ("encoder.0.weight", ["enc.0.weight", "enc.0.bias", "head.weight"], "enc.0.weight"),
-        ("head.bias", ["classifier.bias", "head_norm.weight"], "classifier.bias"),
-        ("head.bias", ["zz", "qqqq"], None),
-    ],
-)
-def test_the_nearest_name(name: str, candidates: list[str], wanted: str | None) -> None:
-    assert nearest(name, candidates) == wanted
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "said"),
-    [("last.pt", {}, "is a str"), (Net(), {"dtype": "float3"}, "'float3'"), (Net(), {"device": "gpu"}, "'gpu'")],
-)
-def test_wrong_arguments_are_told_before_the_file_is_looked_at(model: object, options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        rankwise.load_weights(model, "nowhere.pt", **options)
-
-
-def test_weights_that_are_loaded_already_are_no_checkpoint() -> None:
-    with pytest.raises(UsageError, match="where a path is wanted"):
-        rankwise.load_weights(Net(), Net().state_dict())
