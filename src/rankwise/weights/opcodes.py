@@ -129,7 +129,7 @@ class _Machine:
         return values
 
     def ask_import(self, module: Any, name: Any) -> Global:
-        wanted = Global(str(module), str(name))
+        wanted = Global("builtins" if module == "__builtin__" else str(module), str(name))  # as Python reads the name torch.save writes
         self.imports[wanted] = None
         return wanted
 
@@ -137,7 +137,7 @@ class _Machine:
         arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         if str(target) in ("collections.OrderedDict", "builtins.dict") and not arguments:
             return StateDictNode()
-        if str(target) in ("builtins.set", "__builtin__.set") and len(arguments) == 1 and isinstance(arguments[0], list):
+        if str(target) == "builtins.set" and len(arguments) == 1 and isinstance(arguments[0], list):
             return list(arguments[0])
         made = Call(target, arguments)
         self.calls.append(made)
