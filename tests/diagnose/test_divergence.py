@@ -21,7 +21,6 @@ from tests.diagnose.jobs import (
     in_backward,
     in_forward,
     job,
-    main_thread,
     numbered,
     rank,
     root,
@@ -323,25 +322,6 @@ def test_rw316_the_same_exception_again_and_again() -> None:
     )
 
     expect(root(job(waiting(0), stuck)), "RW316", [1], "CorruptRecord", "again", certain=False, deadlock=False, at="feed.py:24")
-
-
-@pytest.mark.parametrize("ago_s", [3.0, 30.0])
-def test_rw317_a_rank_that_does_not_end_is_told_after_a_while(ago_s: float) -> None:
-    over = Ended("finished", NOW_NS - int(ago_s * SECOND), code=0)
-    frames = main_thread("/usr/lib/python3.11/queue.py:90 join", "telemetry.py:41 close")
-    hanging = replace(elsewhere(0, threads=frames), leaving=over, last_progress_ns=over.time_ns)
-
-    found = [finding for finding in [*_all(job(hanging, ended(rank(1), "finished", code=0)))] if finding.code == "RW317"]
-
-    assert bool(found) == (ago_s > 10)
-    if found:
-        expect(found[0], "RW317", [0], "hangs at exit", "rank 1 has ended", certain=False, deadlock=False, at="telemetry.py:41")
-
-
-def _all(evidence):
-    from rankwise.diagnose import diagnose
-
-    return diagnose(evidence)
 
 
 def test_rw410_names_the_rank_that_nccls_watchdog_waited_for() -> None:

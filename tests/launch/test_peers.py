@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from rankwise.causes import load_cause
-from rankwise.diagnose import diagnose
-from rankwise.evidence.records import Ended, HostFacts, JobEvidence, Raised
+from rankwise.evidence.records import Ended, HostFacts, JobEvidence
 from rankwise.launch.node_messages import pack_job
 from rankwise.launch.peers import Peer, lost_job, merge_jobs
-from tests.launch.evidence import LINE, a_job, a_rank
+from tests.launch.evidence import a_job, a_rank
 
 
 def a_peer(evidence: JobEvidence | None = None, **details: Any) -> Peer:
@@ -82,35 +80,3 @@ def test_what_is_left_of_a_lost_node_are_its_ranks_and_its_last_words() -> None:
     assert left.ranks[2].ended == left.ranks[4].ended == Ended("vanished", int(90e9)) and not left.ranks[2].alive
     assert left.ranks[3].ended == Ended("finished", 5), "what it said itself stays"
     assert sorted(lost_job(a_peer(ranks={2: 102})).ranks) == [2]
-
-
-@pytest.mark.parametrize(
-    ("silent_s", "details", "proven"),
-    [
-        (10, {"exit_code": 1}, True),  # the job is over
-        (10, {}, False),  # a machine may be frozen for a while
-        (25, {}, True),  # but not for ever
-    ],
-)
-def test_a_lost_node_is_proven_when_the_others_cannot_go_on(silent_s: float, details: dict[str, Any], proven: bool) -> None:
-    peer = a_peer(ranks={2: 102, 3: 103})
-    here = a_job(a_rank(0), a_rank(1), now_ns=peer.heard_ns + int(silent_s * 1e9), **details)
-    (root, *_) = diagnose(merge_jobs(here, [lost_job(peer)], ("node-b",)))
-
-    assert (root.code, root.certain) == ("RW412", proven)
-    assert root.summary == f"node node-b (ranks 2, 3) is gone: its watcher stopped answering {silent_s} s ago"
-    assert [(place.rank, place.host) for place in root.culprits] == [(2, "node-b"), (3, "node-b")]
-    assert root.next[:-1] == load_cause("RW412").next and root.name == load_cause("RW412").name
-
-
-def test_a_lost_node_does_not_hide_a_proven_cause() -> None:
-    raised = Raised("ValueError", "bad sample", (LINE,), int(80e9))
-    failed = a_rank(0, alive=False, raised=(raised,), ended=Ended("exception", int(80e9), code=1))
-    found = diagnose(merge_jobs(a_job(failed, exit_code=1), [lost_job(a_peer(ranks={1: 101}))], ("node-b",)))
-
-    assert [finding.code for finding in found[:2]] == ["RW401", "RW412"]
-
-
-def test_a_node_that_went_after_all_was_well_is_no_finding() -> None:
-    for job in (a_job(a_rank(0), exit_code=0, lost_hosts=("node-b",)), a_job(a_rank(0))):
-        assert not [finding for finding in diagnose(job) if finding.code == "RW412"]
