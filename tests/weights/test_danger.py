@@ -98,6 +98,13 @@ def test_where_there_are_no_tensors_none_can_be_read(tensors_only: bool) -> None
     assert caught.value.finding.why.splitlines() == ["it asks for", *(f"f({number})" for number in range(8)), "and 2 more"]
 
 
+def test_eight_are_all_shown() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        check_harmless(Content("torch zip", {}, (), would_run=tuple("abcdefgh")), Path("a.pt"), tensors_only=False)
+
+    assert caught.value.finding.why.splitlines()[-1] == "h"
+
+
 def test_what_is_called_harmless_is_so_for_torch_too() -> None:
     from torch._weights_only_unpickler import _get_allowed_globals
 

@@ -77,6 +77,10 @@ def test_notes_follow_the_names_of_the_tensors(named: dict[str, str], there: dic
     assert {name: found[name] for name in here} == versions(here)
 
 
+def test_notes_do_not_go_to_modules_of_another_name() -> None:
+    assert notes_by_own_names({"a.head.weight": "b.old.weight"}, {"b": {"version": 2}}) == {"b": {"version": 2}}
+
+
 @pytest.mark.parametrize(
     ("name", "candidates", "wanted"),
     [
