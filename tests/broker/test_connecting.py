@@ -29,7 +29,7 @@ def test_a_broker_that_cannot_be_reached_is_a_finding(scheme: str, free_port: in
 
 @pytest.mark.parametrize("address", ["kafka://localhost:1", "nothing://localhost"])
 def test_what_is_no_broker_says_what_would_be(address: str) -> None:
-    with pytest.raises(UsageError, match=r"is no broker that can be used here[\s\S]*redis://HOST:6379/0"):
+    with pytest.raises(UsageError, match=r"is not a broker that can be used here[\s\S]*redis://HOST:6379/0"):
         connect(address)
 
 

@@ -80,7 +80,7 @@ def test_what_is_no_name_for_an_output_is_told(folder: Path, output: str, monkey
     (folder / "empty").mkdir()
     monkeypatch.chdir(folder / "empty")
 
-    with pytest.raises(RankwiseError, match=r"no name for an output|File name too long"):
+    with pytest.raises(RankwiseError, match=r"cannot be the name of an output|File name too long"):
         rankwise.predict(build, folder / "x.npy", output, **JOB)
 
 

@@ -24,7 +24,7 @@ def connect(address: str, heartbeat_s: float = 0) -> Any:
     """A kombu connection. Nothing is sent yet; with a heartbeat, `heartbeat_check` has to be called about once a second."""
     kombu = _import("kombu")
     if "://" not in address:
-        raise UsageError(f"{address!r} is no broker", next=(_BROKERS,))
+        raise UsageError(f"{address!r} is not the address of a broker", next=(_BROKERS,))
     options: dict[str, Any] = {}
     more: dict[str, Any] = {}
     if is_redis(address):
@@ -37,7 +37,7 @@ def connect(address: str, heartbeat_s: float = 0) -> Any:
     except Exception as error:  # whatever kombu's own transports raise whose client is not installed
         scheme = address.partition("://")[0]
         why = f"kombu: {type(error).__name__}: {str(error)[:200]}"
-        raise UsageError(f"{scheme}:// is no broker that can be used here", why=why, next=(_BROKERS,)) from None
+        raise UsageError(f"{scheme}:// is not a broker that can be used here", why=why, next=(_BROKERS,)) from None
 
 
 def cannot_reach(address: str, error: Exception) -> UsageError:

@@ -166,7 +166,7 @@ def _head(body: Body) -> tuple[dict[str, Any], memoryview]:
     try:
         said = json.loads(bytes(whole[:length]))
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"it is no valid JSON: {str(error)[:200]}") from None
+        raise Malformed(f"it is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(said, dict):
         raise Malformed("its JSON has to be an object")
     return said, whole[length:]

@@ -64,7 +64,7 @@ def _why_unusable(outputs: Any, indices: Any) -> str:
     try:
         _as_indices(indices)
     except (TypeError, ValueError, RuntimeError) as error:
-        return f"indices that are no whole numbers: {error}"
+        return f"indices that are not whole numbers: {error}"
     return ""
 
 

@@ -38,7 +38,7 @@ def find_dependence(source: Source, executor: Executor, size: int) -> str:
     if _apart(first, 0, again, 0, scale) > _TOLERANCE:
         return VARIES
     noise = _apart(first, 0, copies, len(rows) - 1, scale)
-    limit = max(_TOLERANCE, _NOISE * noise) if noise <= _TOLERANCE else _TOLERANCE  # more than that is no rounding
+    limit = max(_TOLERANCE, _NOISE * noise) if noise <= _TOLERANCE else _TOLERANCE  # more than that is not rounding
     far = [_apart(one, 0, together, rows.index(row), scale) for row, one in alone.items() if one is not None]
     if sum(distance > limit for distance in far) < 2:  # a single one may be rounding near the tie of an argmax
         return ""
@@ -54,7 +54,7 @@ def _run(executor: Executor, batch: Batch, rows: list[int]) -> Results | None:
 
 
 def _apart(one: Results, row: int, other: Results, other_row: int, scale: float) -> float:
-    """How far two results of a row are apart, relative to its largest number; infinite where they are no numbers of the same shape."""
+    """How far two results of a row are apart, relative to its largest number; infinite where they are not numbers of the same shape."""
     if one.columns.keys() != other.columns.keys():
         return float("inf")
     return max((_distance(column[row], other.columns[name][other_row], scale) for name, column in one.columns.items()), default=0.0)

@@ -91,7 +91,7 @@ def _mapped(
             return change(leaf) if leaf.dim() else leaf
         if _is_per_sample(leaf):
             return change_words(leaf)
-        if isinstance(leaf, MutableMapping):  # what tokenizers return is no dict, and knows more than its items
+        if isinstance(leaf, MutableMapping):  # what tokenizers return is not a dict, and holds more than its items
             leaf = copy.copy(leaf)
             leaf.update({key: _mapped(value, change, change_words, change_other) for key, value in leaf.items()})
         return change_other(leaf)

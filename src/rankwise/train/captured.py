@@ -117,7 +117,7 @@ _PLAIN = (torch.Tensor, nn.Parameter, DTensor, int, float, complex, bool, str, b
 
 
 def same_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two state dicts hold the same bits; what is no tensor is not looked at."""
+    """Whether two state dicts hold the same bits; only tensors are compared."""
     ours, theirs = ({name: value for name, value in side.items() if isinstance(value, torch.Tensor)} for side in (one, other))
     return ours.keys() == theirs.keys() and all(_same_bits(tensor, theirs[name]) for name, tensor in ours.items())
 

@@ -102,7 +102,7 @@ def _check_can_be_found(fn: Callable[..., Any]) -> None:
     is_found = not spec.name.endswith("__main__") if spec is not None else path is not None
     if is_input or (not is_found and getattr(fn, "__module__", None) == "__main__"):
         raise UsageError(
-            f"a new process cannot find {getattr(fn, '__qualname__', fn)}: this program is no file that it could run again",
+            f"a new process cannot find {getattr(fn, '__qualname__', fn)}: this program is not a file that it could run again",
             why="it is standard input, `python -c`, a notebook, or the __main__ of a package",
             next=("put the function into a module and import it from there, in a program that is a file",),
         )

@@ -207,7 +207,7 @@ def test_a_later_schema_is_not_read_as_if_it_were_ours(tmp_path: Path) -> None:
 def test_a_checkpoint_is_no_example(tmp_path: Path) -> None:
     torch.save({"weight": torch.zeros(2)}, tmp_path / "last.pt")
 
-    with pytest.raises(UnreadableInput, match="no array"):
+    with pytest.raises(UnreadableInput, match="not an array"):
         read_example(tmp_path / "last.pt")
 
 

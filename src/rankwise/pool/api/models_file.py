@@ -334,7 +334,7 @@ def read_example(path: Path) -> dict[str, Any]:
         with loaded:
             arrays = {name: loaded[name] for name in loaded.files}
         if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{other[0]} in it is no array")  # a checkpoint is a zip file, too
+            raise ValueError(f"{other[0]} in it is not an array")  # a checkpoint is a zip file, too
         return arrays
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UnreadableInput(

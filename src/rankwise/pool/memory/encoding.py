@@ -3,7 +3,7 @@
 A node is a tuple whose first item says what it is:
 ("T", dtype, shape, place) a tensor, ("N", dtype, shape, place) an array, ("=", value) a plain value, ("P", size, place) a pickled one,
 ("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers, ("S", size, place) a container of another class with its items as nodes
-(or a tensor that is no plain memory), ("M", size, place) a node too long for a message. A place is the bytes themselves, or what the
+(or a tensor that is not plain memory), ("M", size, place) a node too long for a message. A place is the bytes themselves, or what the
 packer's `put` returned."""
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _pickled(value: Any, put: Put) -> Node:
 
 
 def each_node(node: Node, act: Callable[[Node], Node]) -> Node:
-    """The same node with `act` applied to everything in it that is no container."""
+    """The same node with `act` applied to everything in it that is not a container."""
     return (*node[:-1], [each_node(item, act) for item in node[-1]]) if node[0] in ("[", "(", "{") else act(node)
 
 

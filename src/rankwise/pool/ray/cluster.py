@@ -206,7 +206,7 @@ def _share(resources: Mapping[str, float]) -> Share:
 
 
 def _free(alive: dict[str, Any]) -> dict[str, Any]:
-    """What is free of each node; where Ray does not tell (this is no public name of it), what each has."""
+    """What is free of each node; where Ray does not tell (this name is not public), what each has."""
     try:
         from ray._private.state import available_resources_per_node
     except ImportError:

@@ -59,7 +59,7 @@ class Runner:
         check_gpu_usable(error)
         if self._held_bytes and is_out_of_memory(error) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             for found in _chain(error):
-                traceback.clear_frames(found.__traceback__)  # what the call itself was at is no leak
+                traceback.clear_frames(found.__traceback__)  # what the call itself held is not a leak
             gc.collect()
             if torch.cuda.memory_allocated() - self._held_bytes() > torch.cuda.mem_get_info()[1] * _LEAKED:
                 raise GpuUnusable(failure(error))
