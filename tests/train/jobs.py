@@ -223,6 +223,37 @@ def go_on_reading(state: dict[str, Any], num_epochs: int, **options: Any) -> lis
     return [[batch.tolist() for batch in loader] for _ in loader.epochs(num_epochs)]
 
 
+class StreamOfRank(IterableDataset[Any]):
+    """A stream that is another one on each rank."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __iter__(self) -> Any:
+        rank, xs = group.rank(), torch.arange(20.0).sin()
+        own = random.Random(rank)
+        numbers = list(range(rank, 20, 2) if self.how == "split by rank" else range(20))
+        if self.how == "empty on one rank" and rank:
+            numbers.clear()
+        if self.how == "shuffled by a generator of its own":
+            own.shuffle(numbers)
+        noise = own.random() if self.how == "changed at random" else 0.0
+        return ({"name": f"sample {number}", "x": xs[number] + noise, "kind": "number"} for number in numbers)
+
+
+def train_over_streams_of_ranks(how: str, num_workers: int = 0) -> int:
+    """How many samples all ranks trained."""
+    model = wrap(nn.Linear(1, 1), device="cpu")
+    step = Step(model, optimizer_of("sgd", model))
+    num_samples = 0.0
+    for batch in step.over(Loader(StreamOfRank(how), batch_size=3, num_workers=num_workers)):
+        with step:
+            loss = model(batch["x"][:, None]).mean()
+        num_samples += step.num_samples
+        step.backward(loss)
+    return int(sum(sum(numbers) for numbers in group.gathered_numbers([num_samples])))
+
+
 def draws_of_workers() -> list[list[float]]:
     loader = Loader(Draws(), batch_size=1, num_workers=2)
     return [batch[0].tolist() for _ in range(2) for batch in loader]

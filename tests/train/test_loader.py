@@ -311,3 +311,16 @@ def test_a_stream_that_was_already_split_is_refused() -> None:
 
     with pytest.raises(UsageError, match="already split by node"):
         Loader(stream, batch_size=2)
+
+
+@pytest.mark.parametrize("how", ["split by rank", "shuffled by a generator of its own", "empty on one rank"])
+def test_a_stream_that_is_another_one_on_each_rank_is_refused_before_the_first_step(farm: Farm, how: str) -> None:
+    outcomes = farm.ranks("train_over_streams_of_ranks", 2, how=how)
+
+    assert [outcome.code for outcome in outcomes] == ["RW703"] * 2, outcomes
+    assert "rank 1 reads other samples from the stream" in outcomes[0].error
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_of_a_stream_may_be_changed_at_random_on_each_rank(farm: Farm, num_workers: int) -> None:
+    assert farm.run("train_over_streams_of_ranks", 2, how="changed at random", num_workers=num_workers) == [20, 20]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
 from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -20,6 +22,8 @@ from torch.utils.data._utils import worker as worker_state
 from rankwise.train.plan import Plan
 
 Item = TypeVar("Item")
+Outline = dict[str, list[float]]  # for each part of a sample a number that says which it is, sample by sample
+_OUTLINED = 64  # samples that are enough to tell two streams apart
 
 
 class Portion(NamedTuple):
@@ -31,6 +35,7 @@ class Portion(NamedTuple):
     num_samples_global: int  # on all ranks together
     first: int  # where its first one stands
     end: int  # where those end that are known to be there; from it on they are repeated
+    outline: Outline | None = None  # of the first block that was read of a stream
 
 
 @dataclass
@@ -49,7 +54,8 @@ class StreamShard(IterableDataset[Portion]):
         worker_state._worker_info = None  # or a stream that shares its samples out among workers would be cut twice, and most of it lost
         for number, (block, num_own) in enumerate(_drawn_alike(self._blocks(), self.seed)):
             if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
-                yield self._portion(block, num_own, self.plan.done + number * self.plan.global_batch)
+                portion = self._portion(block, num_own, self.plan.done + number * self.plan.global_batch)
+                yield portion if number else portion._replace(outline=outline(block[:_OUTLINED]))
 
     def _blocks(self) -> Iterator[tuple[list[Any], int]]:
         """The stream in global batches, and how many samples of each are not repeated; the last one as `uneven` wants it."""
@@ -67,6 +73,42 @@ class StreamShard(IterableDataset[Portion]):
         share = replace(self.plan, length=len(block), uneven="join", done=0).share(0, self.rank)
         samples = [block[position] for position in share.positions]
         return Portion(self.collate(samples), len(samples), share.num_samples, len(block), first + share.positions.start, first + num_own)
+
+
+def outline(samples: list[Any]) -> Outline:
+    """The mean of numbers, the sum of text's bytes; what else is in a sample says nothing."""
+    seen: Outline = {}
+    for sample in samples:
+        for path, number in _numbers(sample, ""):
+            seen.setdefault(path, []).append(number)
+    return seen
+
+
+def is_same_stream(one: Outline, other: Outline) -> bool:
+    """Whether any part of the samples comes in one order in both: images may be changed at random on the way, their labels are not.
+
+    Of fractions nearly the same is enough, because hosts round differently. A part that is alike in all samples says nothing.
+    """
+    if not one or not other:
+        return one == other
+    telling = [path for path in {**one, **other} if len(set(one.get(path, []))) > 1 or len(set(other.get(path, []))) > 1]
+    return not telling or any(_is_near(one.get(path, []), other.get(path, [])) for path in telling)
+
+
+def _is_near(one: list[float], other: list[float]) -> bool:
+    tolerance = 0.0 if all(number.is_integer() for number in one + other) else 1e-4
+    return len(one) == len(other) and np.allclose(one, other, rtol=tolerance, atol=1e-6, equal_nan=True)
+
+
+def _numbers(thing: Any, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(thing, (str, bytes)):
+        yield path, float(crc32(thing.encode() if isinstance(thing, str) else thing))
+    elif isinstance(thing, (dict, list, tuple)):
+        for key, value in thing.items() if isinstance(thing, dict) else enumerate(thing):
+            yield from _numbers(value, f"{path}/{key}")
+    elif isinstance(thing, (int, float, np.generic, np.ndarray, torch.Tensor)):
+        with suppress(Exception):  # of what has no mean nothing is said
+            yield path, torch.as_tensor(thing).double().mean().item()
 
 
 def _drawn_alike(items: Iterator[Item], seed: int) -> Iterator[Item]:
