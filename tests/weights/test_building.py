@@ -124,6 +124,13 @@ def test_examples_are_random_and_the_same_each_time() -> None:
     assert torch.equal(one, example_inputs(["float32[4]"])[0])
 
 
+@pytest.mark.parametrize(("dtype", "is_fractional"), [("float32", True), ("complex64", True), ("int64", False)])
+def test_only_whole_numbers_are_zeros_and_ones(dtype: str, is_fractional: bool) -> None:
+    (made,) = example_inputs([f"{dtype}[20]"])
+
+    assert (not all(number in (0, 1) for number in made.tolist())) is is_fractional
+
+
 def test_examples_may_come_from_a_callable() -> None:
     assert [len(example_inputs([f"users_models:{name}"])) for name in ("one", "two")] == [1, 2]
 
@@ -136,4 +143,4 @@ def test_what_is_no_example_is_wrong_usage(spec: str) -> None:
 
 def test_an_example_that_would_not_fit_into_memory() -> None:
     with pytest.raises(UsageError, match="would not fit into memory"):
-        example_inputs([f"int8[{(4 << 30) + 1}]"])
+        example_inputs([f"int64[{(4 << 30) // 8 + 1}]"])
