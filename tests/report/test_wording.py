@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rankwise.report.wording import duration_text, one_line, printable
-from rankwise.sizes import bytes_text
 
 
 @pytest.mark.parametrize(
@@ -39,21 +38,3 @@ def test_one_line_folds_line_breaks() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(8.42, "8.4 s"), (59.97, "1 min 0 s"), (130, "2 min 10 s"), (11100, "3 h 5 min")])
 def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (4096, "4 KiB"),
-        (1 << 20, "1 MiB"),
-        (500 << 20, "500 MiB"),
-        (812 << 20, "812 MiB"),
-        (1_503_238_554, "1.4 GiB"),
-        (3 << 30, "3.0 GiB"),
-        (5 << 40, "5,120.0 GiB"),
-    ],
-)
-def test_sizes(count: int, text: str) -> None:
-    assert bytes_text(count) == text
