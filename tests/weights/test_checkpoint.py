@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -53,6 +55,30 @@ def test_a_part_that_is_not_there_yet_is_told_as_any_file_is(tmp_path: Path, con
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(values(2), "part.safetensors")}))
 
     assert said in refused(tmp_path, "RW733")
+
+
+@pytest.mark.parametrize(
+    "page", [b"\n\n<!DOCTYPE html>", b"<!doctype html><html>", b"<HTML><head>", b"\xef\xbb\xbf<html>", b"<?xml version='1.0'?>"]
+)
+def test_a_page_saved_in_place_of_the_file_is_told(tmp_path: Path, page: bytes) -> None:
+    (tmp_path / "last.pt").write_bytes(page + b"<title>404</title>" * 20)
+
+    assert "download the file itself" in refused(tmp_path / "last.pt", "RW733")
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_numpys_archive_is_told_as_such(tmp_path: Path, write: Any) -> None:
+    write(tmp_path / "w.npz", a=np.zeros(100), b=np.zeros(100))
+
+    assert "numpy.load reads it" in refused(tmp_path / "w.npz", "RW733")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_archive_around_a_checkpoint_is_not_a_damaged_one(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "last.zip", "w", method) as archive:
+        archive.writestr("run/last.pt", b"0" * 1000)
+
+    assert "without data.pkl; it has" in refused(tmp_path / "last.zip", "RW733")
 
 
 def test_a_part_may_be_of_any_format_but_no_index(tmp_path: Path) -> None:

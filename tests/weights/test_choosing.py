@@ -143,6 +143,16 @@ def test_a_part_that_fits_is_named_with_its_prefix(tmp_path: Path) -> None:
     assert "prefix='model.'" in found.next[0]
 
 
+@pytest.mark.parametrize("beside", [{"hyper_parameters": {"class_weights": torch.ones(2)}}, {"norm": {"mean": torch.ones(3)}}])
+def test_a_few_numbers_beside_the_weights_are_not_nearer_than_these(tmp_path: Path, beside: dict[str, Any]) -> None:
+    state = {**{f"model.{name}": tensor for name, tensor in weights().items()}, "loss.weight": torch.zeros(3)}
+
+    found = refused(net(), save(tmp_path / "last.ckpt", {**beside, "state_dict": state}))
+
+    assert "'state_dict'" in found.why
+    assert "prefix='model.'" in found.next[0]
+
+
 def test_parts_with_too_few_names_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str | None] = []
 

@@ -19,7 +19,7 @@ from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRe
 from rankwise.weights.safetensors_file import RANK_FILE, join_rank_files, read_index, read_safetensors
 from rankwise.weights.state_dicts import is_training_key
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
-from rankwise.weights.zipped import open_archive
+from rankwise.weights.zipped import names_in_archive, open_archive
 
 # In a folder, the first of these that is there is the model, as one file or as the index of several; others may be it in another format.
 _IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
@@ -28,10 +28,12 @@ _INDEX = ".index.json"
 _IS_INDEX = re.compile(r".*\.index(\.\w+)?\.json", re.DOTALL)  # diffusers puts a variant between: model.safetensors.index.fp16.json
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MAX_RANKS = 4096
+_IN_TORCHS = {"data.pkl", "archive_format", "models/model.json"}  # one of these is in each archive of torch.save or torch.export
 _FOREIGN = {
     b"version https://git-lfs": ("a Git LFS pointer, not the file itself", "git lfs pull"),
-    b"<!DOCTYPE": ("a web page", "download the file itself"),
+    b"<!doctype": ("a web page", "download the file itself"),
     b"<html": ("a web page", "download the file itself"),
+    b"<?xml": ("XML, as a server answers that refuses a download", "download the file itself"),
     b"GGUF": ("a GGUF file of llama.cpp", "convert it with the gguf package"),
     b"\x89HDF": ("an HDF5 file, as Keras writes it", "load it with h5py"),
     b"\x93NUMPY": ("a NumPy array", "numpy.load reads it"),
@@ -67,8 +69,9 @@ def _read_file(path: Path) -> Content:
         return read_safetensors(path, data)
     if _IS_INDEX.fullmatch(path.name):
         return read_index(path, _read_shard)
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()  # of a web page: it may begin with a blank line, in any case
     for magic, (what, next_step) in _FOREIGN.items():
-        if head.startswith(magic):
+        if head.startswith(magic) or text.startswith(magic):
             raise _foreign(path, what, next_step)
     if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         return _read_bare_pickle(path, data)
@@ -88,13 +91,22 @@ def _read_shard(path: Path) -> Content:
 
 
 def _read_zip(path: Path, data: Any) -> Content:
-    archive = open_archive(path, data)
+    try:
+        archive = open_archive(path, data)
+    except Damaged:
+        _check_is_torchs(path, names_in_archive(data))  # other programs compress, which is no damage
+        raise
+    _check_is_torchs(path, list(archive.entries))
+    is_exported = "archive_format" in archive.entries or "models/model.json" in archive.entries
+    return read_exported(path, archive) if is_exported else read_torch_zip(path, archive)
 
-    if "archive_format" in archive.entries or "models/model.json" in archive.entries:
-        return read_exported(path, archive)
-    if "data.pkl" not in archive.entries:
-        raise _foreign(path, f"a zip archive without data.pkl; it has {', '.join(list(archive.entries)[:3])[:200]}")
-    return read_torch_zip(path, archive)
+
+def _check_is_torchs(path: Path, names: list[str]) -> None:
+    if not _IN_TORCHS.isdisjoint({name.partition("/")[2] for name in names} | set(names)):
+        return
+    if names and all(name.endswith(".npy") for name in names):
+        raise _foreign(path, "an archive of NumPy arrays (.npz)", "numpy.load reads it")
+    raise _foreign(path, f"a zip archive without data.pkl; it has {', '.join(names[:3])[:200]}")
 
 
 def _read_bare_pickle(path: Path, data: Any) -> Content:

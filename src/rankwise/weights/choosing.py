@@ -44,7 +44,7 @@ def choose(
     if trained and key is None and (blocking := _usual_that_does_not_fit(trained[0][0], fits)):
         raise _mismatch(path, *blocking, slots, _key_steps([trained[0][0]]))
     if not trained:
-        state, one = min(fits, key=lambda pair: (len(pair[1].missing) + len(pair[1].wrong), pair[1].faults))
+        state, one = min(fits, key=lambda pair: _distance(pair[1]))
         raise _none_fits(path, state, one, slots, rules)
     best, one = trained[0]
     return Choice(best, one, tuple(state.label or "the whole file" for state, _ in whole if state is not best))
@@ -86,6 +86,11 @@ def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]])
         if is_beside and state.key[depth] in MAIN_KEYS and best.key[depth] not in USUAL_KEYS and not one.is_whole:
             return state, one
     return None
+
+
+def _distance(one: Fit) -> tuple[int, int]:
+    """How far it is from fitting. Where no name agrees, names too many tell nothing: a few numbers beside the weights would be nearest."""
+    return len(one.missing) + len(one.wrong), one.faults if one.pairs or one.wrong else 0
 
 
 def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], rules: Rules) -> CheckpointError:

@@ -40,11 +40,7 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
     """The archive in these bytes of a file; Damaged if any entry is not wholly there."""
     length = len(data) - start if length is None else length
     window = FilePart(data, start, length)
-    try:
-        with zipfile.ZipFile(window) as archive:
-            infos = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, IndexError, OverflowError) as error:
-        raise Damaged(f"its directory of entries cannot be read ({error})") from error
+    infos = _directory(window)
     _check_is_no_program(path, {info.filename.partition("/")[2] for info in infos})
     if len(infos) > _MAX_ENTRIES:
         raise Damaged(f"{len(infos):,} entries")
@@ -57,6 +53,19 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
             raise Damaged(f"two entries are called {name}")
         entries[name] = _extent(path, window, start, length, info)
     return Archive(data, entries)
+
+
+def names_in_archive(data: Any) -> list[str]:
+    """The names of all entries as they stand in the directory, whoever wrote it."""
+    return [info.filename for info in _directory(FilePart(data, 0, len(data)))]
+
+
+def _directory(window: FilePart) -> list[zipfile.ZipInfo]:
+    try:
+        with zipfile.ZipFile(window) as archive:
+            return archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, IndexError, OverflowError) as error:
+        raise Damaged(f"its directory of entries cannot be read ({error})") from error
 
 
 def _check_is_no_program(path: Path, names: set[str]) -> None:
