@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -13,17 +14,19 @@ import signal
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.nn.functional import mse_loss
 
 from rankwise.errors import UsageError
-from rankwise.train import Checkpoints, Loader, Step, committed, group, sharded_optimizer, wrap
+from rankwise.train import Checkpoints, Loader, Step, committed, group, sharded, sharded_optimizer, wrap
 from rankwise.train.captured import seed_rng
 from tests.train.jobs import flat, regression_data, small_model
 
@@ -159,6 +162,15 @@ def disk_that_is_full(folder: Path, limit: int, **options: Any) -> dict[str, Any
         "findings": [(finding.code, finding.summary) for finding in checkpoints.findings],
         "left": sorted(path.name for path in folder.iterdir() if path.name.startswith(".step")),
     }
+
+
+def sharded_on_a_full_disk(folder: Path) -> tuple[str, str]:
+    """torch gathers what failed on any rank, and raises it on all of them."""
+    failures: Any = {0: (RuntimeError("unexpected pos"), None), 1: (OSError(errno.ENOSPC, "No space left on device"), None)}
+    checkpoints = Checkpoints(folder, model=wrap(small_model(), device="cpu"), sharded=True)
+    with mock.patch.object(sharded.dcp_saver, "save", side_effect=CheckpointException("save", failures)):
+        checkpoints.save(1)
+    return checkpoints.findings[0].summary, checkpoints.findings[0].next[0]
 
 
 def slow_disk(folder: Path, asynchronous: bool) -> bool:

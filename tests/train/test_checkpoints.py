@@ -115,6 +115,11 @@ def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path
     assert ranks[0]["returned"] == [True, "asynchronous" in options, True]
 
 
+def test_a_disk_that_is_full_for_one_rank_of_a_sharded_checkpoint_is_told_as_such(farm: Farm, tmp_path: Path) -> None:
+    for summary, way_out in farm.run("sharded_on_a_full_disk", 2, jobs=JOBS, folder=tmp_path):
+        assert "the disk is full" in summary and way_out == "make room there"
+
+
 def test_a_folder_that_cannot_be_made_is_told(farm: Farm, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

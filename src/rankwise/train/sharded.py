@@ -34,17 +34,18 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
         return None if _has_same_weights(committed.path_of(folder, step), things) else committed.other_weights(step)
     if not isinstance(partial, Path):
         return partial
-    problem, lines = "", {}
+    problem: OSError | None = None
+    lines: dict[str, Any] = {}
     try:
         dcp_saver.save(state, checkpoint_id=partial / SHARDS)
         # each rank its own files, so that no rank reads everything; what belongs to all of them is rank 0's
         own = [path for path in (partial / SHARDS).iterdir() if _writer_of(path) == group.rank()]
         lines = {f"{SHARDS}/{path.name}": committed.hash_file(path) for path in own}
     except (Exception, CheckpointException) as error:
-        problem = _said(error)
+        problem = _as_os_error(error)
     everyone = group.gathered((problem, lines))
     if problems := [said for said, _ in everyone if said]:
-        return rank_zero(lambda: committed.abandon(partial, step, OSError(problems[0])))
+        return rank_zero(lambda: committed.abandon(partial, step, problems[0]))
     shards = {name: line for _, theirs in everyone for name, line in theirs.items()}
     return rank_zero(lambda: committed.finish(partial, step, rest, keep, shards))
 
@@ -135,6 +136,13 @@ def _said(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         error = next(failure for failure, _ in error.failures.values())
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _as_os_error(error: BaseException) -> OSError:
+    """With the number that says what helps, if any rank's failure has one."""
+    failed = [failure for failure, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
+    numbered = [failure for failure in failed if isinstance(failure, OSError) and failure.errno]
+    return OSError(numbered[0].errno, numbered[0].strerror) if numbered else OSError(_said(error))
 
 
 def _leave_out_never_stepped(state: dict[str, Any], metadata: Metadata) -> None:
