@@ -81,6 +81,13 @@ def test_of_two_ranks_the_one_whose_dtype_is_not_the_usual_one_is_named() -> Non
     expect(root(evidence), "RW205", [1], "float64")
 
 
+def test_a_dtype_that_the_code_asks_for_by_name_is_no_proof() -> None:
+    source = "counts = torch.tensor([1, 2], dtype=torch.int32)\n"
+    found = root(job(waiting(0, after=[]), waiting(1, after=[], dtype="int32"), sources={"train.py": source}))
+
+    assert (found.code, found.certain, [place.rank for place in found.culprits]) == ("RW205", False, [1])
+
+
 def test_two_sizes_from_two_lines_are_no_proof_that_the_sizes_are_at_fault() -> None:
     evidence = job(waiting(0, sizes=(8, 2)), waiting(1, at="train.py:7 odd", sizes=(1,)))
 
@@ -301,3 +308,14 @@ def test_a_mismatch_long_before_an_unrelated_error_is_not_its_cause() -> None:
     failed = [raised(rank(r, [Slot(reduce_op=op), *FIVE]), "FileNotFoundError", "no such file") for r, op in enumerate(("SUM", "MAX"))]
 
     assert [finding.code for finding in diagnose(job(*failed, exit_code=1))][:2] == ["RW401", "RW207"]
+
+
+def test_of_two_dtypes_the_one_that_the_code_asks_for_is_named() -> None:
+    evidence = job(waiting(0), waiting(1, dtype="int32"))
+    file = next(iter(evidence.ranks[0].calls[-1].stack)).file
+    asks = replace(evidence, sources={**evidence.sources, file: "n = torch.tensor([1], dtype=torch.int32)\n"})
+
+    found = diagnose(asks)[0]
+
+    assert found.code == "RW205"
+    assert [place.rank for place in found.culprits] == [1]

@@ -104,13 +104,15 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
         and certain
         and (_size_varies_at_line(job, conflict) or not _differ_in_one_dimension(conflict) or _goes_over_tensors(job, book, conflict))
     )
-    culprits = minority(values) or _ranks_unlike_before(job, conflict) or sorted(conflict.entries)
+    proven = minority(values) or _ranks_unlike_before(job, conflict)
+    guessed = [] if proven else _ranks_with_named_dtype(job, conflict)  # that the ranks differ is certain, who of them is wrong is not
+    culprits = proven or guessed or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_argument_text(conflict, ranks[0])}" for ranks in values.values())
     frames = {rank: user_frame(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
         f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_argument_text(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
-        certain=certain and not order,
+        certain=certain and not order and not guessed,
         culprits=tuple(place_at(job.ranks[rank], frames[rank]) for rank in culprits),
         waiting=tuple(
             wait_of(states[rank]) for rank in sorted(conflict.entries) if rank not in culprits and states[rank].kind == "waiting"
@@ -119,6 +121,8 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
         + (
             ". These may be different tensors: the ranks may go over them in a different order (a set, a dict), or one left one out"
             if order
+            else ". Which of them is meant is not proven: the code asks for the one by name, the other is what torch takes by itself"
+            if guessed
             else ""
         ),
         deadlock=_is_stuck(states, conflict),
@@ -203,6 +207,29 @@ def _ranks_unlike_before(job: JobEvidence, conflict: Conflict) -> list[int]:
         before |= {value_of(e.what, conflict.about) for e in log if e.seq < conflict.seq and log.stack_of(e) == conflict.stacks[rank]}
     odd = [rank for rank, entry in conflict.entries.items() if value_of(entry.what, conflict.about) not in before]
     return odd if len(before) == 1 and 0 < len(odd) < len(conflict.entries) else []
+
+
+_DTYPE_SPELLINGS = {
+    "int32": ("torch.int32", "torch.int)", ".int()", "torch.IntTensor"),
+    "int64": ("torch.int64", "torch.long", ".long()", "torch.LongTensor"),
+    "float64": ("torch.float64", "torch.double", ".double()"),
+    "float16": ("torch.float16", "torch.half", ".half()"),
+    "bfloat16": ("torch.bfloat16", ".bfloat16()"),
+    "float32": ("torch.float32", ".float()", "torch.float)", "dtype=torch.float"),
+}
+
+
+def _ranks_with_named_dtype(job: JobEvidence, conflict: Conflict) -> list[int]:
+    """The ranks with the dtype that the user's code names, if the other dtype is torch's default."""
+    if conflict.about != "dtype":
+        return []
+    files = {frame.file for stack in conflict.stacks.values() for frame in user_frames(stack)}
+    text = "".join(job.sources.get(file, "") for file in files)
+    dtypes = {rank: entry.what.dtype for rank, entry in conflict.entries.items()}
+    named = {dtype for dtype in dtypes.values() if any(word in text for word in _DTYPE_SPELLINGS.get(dtype, (f"torch.{dtype}",)))}
+    if len(named) != 1 or set(dtypes.values()) - named - {"float32"}:
+        return []
+    return [rank for rank, dtype in dtypes.items() if dtype in named]
 
 
 def _argument_text(conflict: Conflict, rank: int) -> str:
