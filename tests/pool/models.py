@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import signal
+import subprocess
 import threading
 import time
 from collections import OrderedDict
@@ -646,3 +647,14 @@ def makes_ones() -> Any:
 
 def wide_layers() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.Linear(1024, 64))
+
+
+def with_a_process(has_session: bool) -> Callable[[torch.Tensor], int]:
+    """Gives the number of a process that it has started."""
+    process = subprocess.Popen(["sleep", "600"], start_new_session=has_session)
+
+    def run(x: torch.Tensor) -> int:
+        Moody()(x)
+        return process.pid
+
+    return run

@@ -268,6 +268,20 @@ def test_a_worker_that_has_outlived_it_ends_with_the_parent_even_where_it_cannot
     wait_for(lambda: not is_running(worker))
 
 
+@pytest.mark.parametrize("wish", [0.0, EXIT])
+def test_processes_that_models_have_started_end_with_the_pool(wish: float) -> None:
+    """Also of a worker that has ended before; not those that were given a session of their own, so that they may go on."""
+    models = {name: Model("tests.pool.models:with_a_process", args=(name == "apart",)) for name in ("with us", "apart")}
+    with Pool(models, workers=1) as pool:
+        started = {name: pool.submit(name, np.zeros(1)).result(WAIT_S) for name in models}
+        pool.submit("with us", np.full(1, wish)).exception(WAIT_S)
+        assert all(map(is_running, started.values()))
+    wait_for(lambda: not is_running(started["with us"]), 20)
+
+    assert is_running(started["apart"])
+    kill(started["apart"])
+
+
 def test_pauses_grow_up_to_half_a_minute() -> None:
     pauses = [pause_s(failures) for failures in range(20)]
 

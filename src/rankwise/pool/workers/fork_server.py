@@ -179,6 +179,9 @@ class Forker:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for pid in self._children:
             os.waitpid(pid, 0)
+        if os.getpgrp() == os.getpid():  # processes that models have started, and that have no group or session of their own
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGTERM)
         os._exit(0)
 
 
