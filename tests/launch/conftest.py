@@ -21,11 +21,14 @@ def start(own_temporary_folder: Path) -> Iterator[Callable[..., subprocess.Popen
         runs.append(jobs.start(*args, **more))  # type: ignore[arg-type]
         return runs[-1]
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # as a shell has it for what runs in the background: what is started here would inherit that
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell lets what runs in the background ignore SIGINT, and `nohup` SIGHUP: what is started here would inherit that.
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    ignored = [number for number in usual if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, usual[number])
     yield begin
-    signal.signal(signal.SIGINT, before)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
     for run in runs:
         if run.poll() is None:
             run.kill()  # its guardian ends the job
