@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests import ports
 
 try:
     import hypothesis
@@ -83,10 +84,7 @@ def run_rankwise() -> Callable[..., Ran]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return ports.free_port()
 
 
 @pytest.fixture(scope="module", autouse=True)

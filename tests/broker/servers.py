@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,12 +16,7 @@ from typing import Any
 
 import pytest
 
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
+from tests.ports import free_port
 
 # Redis says +PONG; RabbitMQ opens its port before it is ready to speak, and then greets whoever knows its protocol.
 _IS_OPEN = """

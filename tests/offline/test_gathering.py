@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 import rankwise
 from rankwise.offline.workspace import PredictError
+from tests.ports import free_port
 
 SCRIPT = """
 import torch, torch.distributed as dist
@@ -92,9 +92,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("world_size", [2, 3, 4] if os.environ.get("RANKWISE_LONG") else [2])
 def test_every_row_once_and_in_order(tmp_path: Path, world_size: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     (tmp_path / "gather.py").write_text(SCRIPT)
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1"}
     ranks = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.environments import tritonserver
+from tests.ports import free_port
 
 KINDS = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64")
 _START_S = 120
@@ -98,9 +98,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
             if urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5).status == 200:
                 return
         time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 CAST = Path(__file__).with_name("cast.py")
 ROOT = Path(__file__).parents[2]
@@ -119,9 +120,3 @@ def stage(folder: Path) -> Iterator[Stage]:
 def rank_env(rank: int, world_size: int, port: int, address: str = "127.0.0.1", local_rank: int | None = None) -> dict[str, str | None]:
     names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank if local_rank is None else local_rank}
     return {**{name: str(value) for name, value in names.items()}, "MASTER_ADDR": address, "MASTER_PORT": str(port)}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

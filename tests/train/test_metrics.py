@@ -10,8 +10,8 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.train import Loader, Means, Predictions
+from tests.ports import free_port
 from tests.train.farm import Farm
-from tests.train.stage import free_port
 
 JOBS = "tests.train.jobs_metrics"
 

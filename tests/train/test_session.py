@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.train.stage import Part, Stage, free_port, rank_env, stage
+from tests.ports import free_port
+from tests.train.stage import Part, Stage, rank_env, stage
 
 TELL_SOON = {"registration.TELL_AFTER_S": 0.3, "registration.TELL_EVERY_S": 0.3}  # who is waited for
 

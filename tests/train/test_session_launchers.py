@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.stage import NOT_OURS, Stage, free_port, stage
+from tests.ports import free_port
+from tests.train.stage import NOT_OURS, Stage, stage
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """\

@@ -13,7 +13,7 @@ from rankwise.findings import Place
 from rankwise.ranks import MeetingPlace
 from rankwise.train import store
 from rankwise.train.store import open_store
-from tests.train.stage import free_port
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 MAKER = Path(__file__).with_name("make_corpus.py")
 PATIENCE_S = 120
@@ -39,9 +40,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 def make_corpus(folder: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     scratch = folder / "tmp"
     scratch.mkdir()
     shared = {
