@@ -57,7 +57,8 @@ def test_a_straggler_is_slow_in_its_backward_only_if_that_is_as_long_as_the_othe
 
     found = notes(*[replace(one, audit=audit) for one, audit in zip(ranks, spent, strict=True)])
 
-    assert ("in the backward" in found["RW503"].why) is is_told
+    assert ("in the backward, which is as long on the others" in found["RW503"].why) is is_told
+    assert "rank 0 " not in found["RW503"].why  # numbers that do not differ explain nothing
 
 
 def test_taking_turns_is_no_straggling() -> None:
@@ -159,6 +160,13 @@ def test_a_short_delay_is_told_only_where_the_steps_show_it_too() -> None:
     parts = spending(0, wall=10.0).audit, spending(1, wall=19.0, data=9.0).audit
 
     assert find_straggler(job(*[replace(quick(r, 9 * r), audit=audit) for r, audit in enumerate(parts)])).code == "RW503"
+
+
+def test_a_short_delay_that_no_part_of_the_step_explains_is_not_told() -> None:
+    """Two healthy ranks, one of whose cores another program used."""
+    parts = spending(0, wall=33.0, backward=11.0).audit, spending(1, wall=33.0, backward=10.0).audit
+
+    assert find_straggler(job(*[replace(quick(r, 19 * r), audit=audit) for r, audit in enumerate(parts)])) is None
 
 
 def test_a_rank_that_has_joined_early_only_answers_the_others() -> None:

@@ -19,13 +19,13 @@ from rankwise.findings import Finding
 _SLOTS = 20  # a straggler is told from at least so many collectives
 _TELLING = 10  # of which so many have to show a difference
 _LATE_S = 0.008
-_LATE_ALONE_S = 0.05  # where nothing but the arrivals tells of it
+_LATE_ALONE_S = 0.05  # where no part of the step is longer than the others'; a core shared with another program costs up to 20 ms
 _USUALLY = 0.85  # chance, on a busy machine, makes a rank the last in three of four
 _PARTS = ("data", "forward", "optimizer", "save", "other")
 _WORDS = {
     "data": "waiting for its data",
     "forward": "in the forward",
-    "backward": "in the backward",
+    "backward": "in the backward, which is as long on the others because they wait in theirs",
     "optimizer": "in the optimizer's step",
     "save": "writing checkpoints",
     "other": "in code between them",
@@ -51,7 +51,7 @@ def find_straggler(job: JobEvidence) -> Finding | None:
     if lag is None or _has_joined(job, lag.rank, lag.since_ns):
         return None
     part = _slow_part(job, lag.rank, lag.late_s)
-    if not part and lag.late_s < _LATE_ALONE_S:
+    if part not in _PARTS and lag.late_s < _LATE_ALONE_S:
         return None
     frame = _busy_at(job.ranks[lag.rank], part)
     late = seconds_text(lag.late_s) if lag.late_s >= 1 else f"{lag.late_s * 1000:.0f} ms"
@@ -62,7 +62,7 @@ def find_straggler(job: JobEvidence) -> Finding | None:
         certain=True,
         culprits=(place_at(job.ranks[lag.rank], frame),),
         why=f"the others wait for it in every collective{doing}. Without it a step would be up to {late} shorter"
-        + (": " + _compared(job, part) if part else ""),
+        + (": " + _compared(job, part) if part in _PARTS else ""),
     )
 
 
