@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -99,3 +101,24 @@ def test_a_process_whose_models_keep_the_gpus_memory_is_left(monkeypatch: pytest
         runner.Runner(None, lambda: 600).check_gpu(ran_out)
     runner.Runner(None, lambda: 850).check_gpu(ran_out)  # the models themselves are that large
     runner.Runner(None).check_gpu(ran_out)  # in the caller's own process
+
+
+SHORT_OF_ADDRESSES = """
+import resource
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
+try:
+    import {module}
+except ImportError as error:
+    found = error
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+from rankwise.pool.workers.runner import ran_out
+print(ran_out(found), found)
+"""
+
+
+@pytest.mark.parametrize(("module", "is_passing"), [("_decimal", "True"), ("no_such_module", "False")])
+def test_a_library_that_finds_no_memory_may_find_it_in_another_process(module: str, is_passing: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", SHORT_OF_ADDRESSES.format(module=module)], capture_output=True, text=True, timeout=60)
+
+    assert ran.stdout.split(" ")[0] == is_passing, ran.stdout + ran.stderr

@@ -252,14 +252,15 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and any(words in text_of_error(error) for words in _NO_MEMORY)
 
 
-_NO_FILES = ("Too many open files", "can't start new thread")
+# The words of Python and of the system's loader, which has no error number for a library that finds no memory to be mapped into.
+_RAN_OUT = ("Too many open files", "can't start new thread", "failed to map segment from shared object", ": Cannot allocate memory")
 
 
 def ran_out(error: BaseException | None) -> bool:
     """Memory, files or threads: in a process that has used none yet, the same may work."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return True
-    is_said = isinstance(error, (ImportError, RuntimeError)) and any(words in text_of_error(error) for words in _NO_FILES)
+    is_said = isinstance(error, (ImportError, OSError, RuntimeError)) and any(words in text_of_error(error) for words in _RAN_OUT)
     return is_said or is_out_of_memory(error)
 
 
