@@ -14,9 +14,9 @@ from statistics import median
 
 from machine import machine_facts
 
-from rankwise.evidence.collectives import CollectiveLog, Signature
-from rankwise.evidence.folder import save_evidence
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Frame, Init, JobEvidence, RankEvidence, Sample, Thread
+from rankwise.evidence.run_folder import save_evidence
 
 NUM_RANKS, NUM_COLLECTIVES, CULPRIT = 4096, 2000, 1234
 MAX_SECONDS, MAX_MIB = 10.0, 1024

@@ -15,8 +15,8 @@ import pytest
 import rankwise
 from rankwise.broker.blobs import Blobs
 from rankwise.broker.connecting import connect
+from rankwise.broker.consumer import BrokerWorker, WorkerOptions
 from rankwise.broker.stores import FolderStore
-from rankwise.broker.worker import BrokerWorker, WorkerOptions
 from rankwise.errors import UsageError
 
 

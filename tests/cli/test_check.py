@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from rankwise.preflight.catalogue import all_checks
+from rankwise.preflight.all_checks import all_checks
 from rankwise.preflight.checks import code
-from rankwise.preflight.job import Here
-from rankwise.preflight.plan import CheckPlan
+from rankwise.preflight.facts import Here
+from rankwise.preflight.settings import CheckPlan
 from rankwise.preflight.torch_process import TorchProcess
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
+from rankwise.evidence.collective_log import ORIGINS, CollectiveLog, Signature
 from rankwise.evidence.records import (
     Call,
     Ended,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rankwise.diagnose import diagnose
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.flight import log_from_calls
 from rankwise.evidence.records import (
     Call,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.flight import log_from_calls
 from rankwise.evidence.records import Call, JobEvidence, NewGroup, RankEvidence
 from tests.diagnose.jobs import C10D, NOW_NS, SECOND, START_NS, Slot, busy, elsewhere, ended, job, main_thread, rank, returned, stack_of

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from rankwise.causes import all_causes
 from rankwise.diagnose import diagnose
-from rankwise.evidence.folder import load_evidence, save_evidence
 from rankwise.evidence.records import HostFacts, JobEvidence, RankEvidence, SentSignal
+from rankwise.evidence.run_folder import load_evidence, save_evidence
 from rankwise.findings import Finding
 from tests.diagnose.chaos import Chaos
 from tests.diagnose.jobs import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.diagnose.history import find_divergence
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Caught, Ended, RankEvidence, Stack
 from tests.diagnose.jobs import (
     NOW_NS,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.diagnose.match import find_conflict, last_seq
-from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.collective_log import CollectiveLog
 from tests.diagnose.jobs import (
     FIVE,
     Slot,

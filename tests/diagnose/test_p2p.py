@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, RankEvidence
 from tests.diagnose.jobs import (
     FIVE,

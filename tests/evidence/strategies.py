@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
+from rankwise.evidence.collective_log import ORIGINS, CollectiveLog, Signature
 from rankwise.evidence.records import Frame
 
 # The same examples on every run, and no long search for the smallest failure on a busy machine.

@@ -18,7 +18,7 @@ import pytest
 
 import rankwise
 from rankwise.cli.main import main
-from rankwise.evidence.folder import save_evidence
+from rankwise.evidence.run_folder import save_evidence
 from tests.evidence.strategies import HOSTILE, HUGE, deep
 from tests.report.example_job import crash, hostile, skipped_collective
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.collective_log import CollectiveLog
 from rankwise.evidence.flight import base_group, log_from_calls, read_flights
 from rankwise.evidence.records import Call, Frame
 from tests.evidence.strategies import FUZZ, deep, json_values

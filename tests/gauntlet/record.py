@@ -23,7 +23,7 @@ from pathlib import Path
 
 import rankwise
 from rankwise.diagnose import diagnose
-from rankwise.evidence.folder import load_evidence
+from rankwise.evidence.run_folder import load_evidence
 from tests.gauntlet.arena import Case, all_cases, find_problems, run_case, why_not_here
 
 FOLDER = Path(__file__).parent / "recorded"

@@ -14,7 +14,7 @@ CASES = {case.id: case for case in all_cases()}
 NOT_HERE = {
     "RW114": "needs two hosts that cannot reach each other",
     "RW127": "comes of a race between two starts; see tests/diagnose/test_restarts.py",
-    "RW318": "needs a terminal; see tests/launch/test_output.py",
+    "RW318": "needs a terminal; see tests/launch/test_job_output.py",
     "RW413": "the command ends before there is a rank; see tests/diagnose/test_no_ranks.py",
     "RW404": "needs a memory cgroup of its own",
     "RW412": "needs two nodes",

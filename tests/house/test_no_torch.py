@@ -41,7 +41,7 @@ def test_importing_every_room_that_may_not_use_torch_loads_none() -> None:
         "evidence",
         "diagnose",
         "launch",
-        "preflight.run",
+        "preflight.whole_check",
         "report",
         "cli",
         "pool",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Frame, HostFacts, Init, JobEvidence, RankEvidence
 
 LINE = Frame("train.py", 7, "main")

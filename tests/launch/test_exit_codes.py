@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rankwise.diagnose.no_ranks import find_command_failure
-from rankwise.evidence.folder import load_evidence
+from rankwise.evidence.run_folder import load_evidence
 from tests.families import mostly_live
 from tests.launch.jobs import line_of, write_script
 

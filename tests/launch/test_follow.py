@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rankwise.launch import follow as following
+from rankwise.launch.early_start import start_job
 from rankwise.launch.follow import follow
 from rankwise.launch.job import RunningJob
 from rankwise.launch.plan import RunPlan
-from rankwise.launch.start import start_job
 
 JOB = (sys.executable, "-S", "-c", "import time; time.sleep(1); print('the end', flush=True); raise SystemExit(3)")
 

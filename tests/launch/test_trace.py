@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Frame, JobEvidence, RankEvidence
 from rankwise.launch.trace import write_trace
 from tests.ports import free_port

@@ -14,8 +14,8 @@ import pytest
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline import addresses
 from rankwise.offline.addresses import Address, RemoteBytes, path_or_address
-from rankwise.offline.batches import Selection
 from rankwise.offline.child import load_file
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import open_source
 from tests.offline.inputs import KINDS, rows, write
 from tests.offline.test_source import matrix

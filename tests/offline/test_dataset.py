@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.row_batches import Batch, Selection
 from rankwise.offline.source import batches_of, open_source
 
 

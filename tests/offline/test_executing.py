@@ -14,9 +14,9 @@ import torch
 
 import rankwise
 from rankwise.errors import UsageError
-from rankwise.offline.batches import Batch
 from rankwise.offline.executing import Executor, Recipe, check_names
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Batch
 from rankwise.offline.workspace import PredictError
 
 X = np.arange(4, dtype=np.float32)

@@ -15,8 +15,8 @@ import torch
 import rankwise
 from rankwise.errors import UsageError
 from rankwise.offline import running
-from rankwise.offline.journal import Journal, JournalRemoved
 from rankwise.offline.parts import Part, Results
+from rankwise.offline.record_log import Journal, JournalRemoved
 from rankwise.offline.workspace import PredictError, Workspace, folder_of
 from tests.offline.inputs import WIDTH, rows, write
 from tests.offline.nets import build
@@ -185,7 +185,7 @@ def test_a_journal_that_its_owner_removed_is_not_taken_over(tmp_path: Path) -> N
         return fd
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankwise.offline.journal.os.open", late_open)
+        patch.setattr("rankwise.offline.record_log.os.open", late_open)
         with pytest.raises(JournalRemoved):
             Journal(path)
 

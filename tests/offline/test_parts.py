@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankwise.offline.batches import is_arrow
 from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
+from rankwise.offline.row_batches import is_arrow
 
 COLUMNS: dict[str, Any] = {
     "floats": np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4),

@@ -16,7 +16,7 @@ import torch
 
 import rankwise
 from rankwise.errors import UsageError
-from rankwise.offline import journal, parts, running
+from rankwise.offline import parts, record_log, running
 from rankwise.offline.sizing import BatchSize
 from rankwise.offline.workspace import PredictError, Workspace, folder_of
 from tests.families import mostly_live
@@ -323,7 +323,7 @@ def crashing_at(number: int, patch: pytest.MonkeyPatch, torn: bool) -> Callable[
             raise Killed
         return replace(self, target)
 
-    patch.setattr(journal.os, "pwrite", dying_pwrite)
+    patch.setattr(record_log.os, "pwrite", dying_pwrite)
     patch.setattr(os, "fsync", dying_fsync)
     patch.setattr(Path, "replace", dying_replace)
     patch.setattr(parts.Path, "unlink", lambda self, missing_ok=False: None)  # a dead process cleans nothing up
@@ -423,7 +423,7 @@ def test_another_job_does_not_go_on_with_this_ones_results(tmp_path: Path, monke
 
 
 def test_two_at_once_are_not_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(record_log, "_PATIENCE_S", 0.1)
 
     def again(*_: Any) -> None:
         with pytest.raises(PredictError) as caught:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rankwise.offline import sizing
-from rankwise.offline.batches import Batch
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Batch
 from rankwise.offline.sizing import Trial, Trials, find_size
 
 

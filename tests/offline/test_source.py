@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
-from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.row_batches import Batch, Selection
 from rankwise.offline.source import open_source
 from tests.offline.inputs import KINDS, rows, write
 

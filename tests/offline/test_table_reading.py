@@ -15,7 +15,7 @@ import pytest
 
 from rankwise.errors import UsageError
 from rankwise.offline import table_reading
-from rankwise.offline.batches import Batch, Selection, taken
+from rankwise.offline.row_batches import Batch, Selection, taken
 from rankwise.offline.source import open_source
 
 NOON = datetime.datetime(2024, 1, 1, 12)

@@ -148,7 +148,7 @@ FINDINGS = [
 @pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.summary.split()[0])
 def test_a_finding_that_a_build_ended_in_is_told_instead_of_its_traceback(finding: Finding) -> None:
     cause = RankwiseError(finding)
-    error = build_failed("mlp", f"{TRACEBACK}rankwise.weights.records.CheckpointError: {cause}\n", 1, cause)
+    error = build_failed("mlp", f"{TRACEBACK}rankwise.weights.tensor_records.CheckpointError: {cause}\n", 1, cause)
 
     assert error.finding.summary == f"model 'mlp' could not be built: {finding.code} {finding.summary}"
     assert (error.finding.why, error.finding.next) == (finding.why, finding.next)

@@ -7,9 +7,9 @@ import functools
 import importlib
 from typing import Any
 
-from rankwise.preflight.catalogue import all_checks
-from rankwise.preflight.job import CheckedJob, Host, Link
-from rankwise.preflight.plan import CheckPlan
+from rankwise.preflight.all_checks import all_checks
+from rankwise.preflight.facts import CheckedJob, Host, Link
+from rankwise.preflight.settings import CheckPlan
 
 GIB = 1 << 30
 GPU = {

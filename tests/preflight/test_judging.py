@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.preflight.catalogue import all_checks, judge_all
+from rankwise.preflight.all_checks import all_checks, judge_all
 from tests.preflight.checks.judging import links, result_of
 from tests.preflight.facts import GOOD_LINK, facts_of, job_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.preflight.listener import RemoteHost
+from rankwise.preflight.meeting_listener import RemoteHost
 from rankwise.preflight.members import Agent, in_order
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankwise.preflight.links import measure_link, probe_ports
+from rankwise.preflight.link_speed import measure_link, probe_ports
 from rankwise.preflight.probes import TOKEN_BYTES, Probes
 from tests.preflight.conftest import TOKEN
 

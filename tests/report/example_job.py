@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from rankwise.causes import load_cause
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Ended, Frame, Helper, Init, JobEvidence, NewGroup, Raised, RankEvidence, Sample, Stack, Thread
 from rankwise.findings import Finding, Place, Wait
 from rankwise.report.verdict import verdict_dict

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, RankEvidence, Sample, Thread
 from rankwise.report.html import report_html
 from rankwise.report.verdict import verdict_dict

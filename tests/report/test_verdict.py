@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.findings import Finding, Place, Wait
+from rankwise.report.finding_text import verdict_text
 from rankwise.report.html import report_html
-from rankwise.report.terminal import verdict_text
 from rankwise.report.verdict import findings_of, seconds_of, verdict_dict, write_json_atomically
 
 FINDING = Finding(

@@ -12,7 +12,7 @@ import pytest
 from rankwise.pool.errors import pool_full
 from rankwise.serve.answering import Answering, Tally
 from rankwise.serve.errors import NotFound, RequestError
-from rankwise.serve.messages import InferRequest, InferResponse, Output
+from rankwise.serve.infer_request import InferRequest, InferResponse, Output
 
 OUTPUTS: list[Output] = [("y", "FP32", np.zeros(1, np.float32))]
 

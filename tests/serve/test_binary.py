@@ -12,7 +12,7 @@ from rankwise.protocol import TensorSpec
 from rankwise.serve.answering import Answering
 from rankwise.serve.binary import read_infer, read_json, write_infer
 from rankwise.serve.errors import RequestError
-from rankwise.serve.messages import InferRequest, InferResponse
+from rankwise.serve.infer_request import InferRequest, InferResponse
 
 RAW = np.arange(4, dtype="<f4").tobytes()
 

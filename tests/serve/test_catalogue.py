@@ -16,7 +16,7 @@ from rankwise.serve import catalogue as catalogue_module
 from rankwise.serve.answering import Answering
 from rankwise.serve.catalogue import Catalogue, Shadow, is_same
 from rankwise.serve.errors import NotFound, RequestError
-from rankwise.serve.messages import LEAST_URGENT, InferRequest, Output
+from rankwise.serve.infer_request import LEAST_URGENT, InferRequest, Output
 
 ONES: list[Output] = [("y", "FP32", np.ones(2, np.float32))]
 

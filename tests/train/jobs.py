@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from rankwise.train import Loader, Step, group, wrap
-from rankwise.train.plan import epoch_order
+from rankwise.train.sample_plan import epoch_order
 
 
 def small_model(seed: int = 0) -> nn.Module:

@@ -8,7 +8,7 @@ import pytest
 
 from rankwise.errors import TrainError
 from rankwise.train import group, windows
-from rankwise.train.plan import Plan
+from rankwise.train.sample_plan import Plan
 from rankwise.train.windows import Micro, counted, window_of
 
 

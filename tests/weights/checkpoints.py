@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import rankwise
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 
 
 def save(path: Path, state: Any) -> Path:

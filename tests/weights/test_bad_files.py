@@ -15,7 +15,7 @@ import torch
 
 import rankwise
 from rankwise.weights.converting import convert_to_safetensors
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 from tests.weights.bad_files import marker, tensor_pickle, write_bad, zip_with
 from tests.weights.nets import Net
 from tests.weights.test_corpus import assert_same, expected

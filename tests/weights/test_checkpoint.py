@@ -16,7 +16,7 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 
 import rankwise  # noqa: E402
 from rankwise.errors import UnreadableInput  # noqa: E402
-from rankwise.weights.records import CheckpointError  # noqa: E402
+from rankwise.weights.tensor_records import CheckpointError  # noqa: E402
 
 
 def values(number: float) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from rankwise.errors import UsageError
 from rankwise.weights.converting import convert_to_safetensors
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 from tests.weights.checkpoints import save
 
 

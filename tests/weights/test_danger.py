@@ -13,7 +13,7 @@ import torch
 
 from rankwise.weights.danger import HARMLESS, call_text, check_harmless, what_would_run
 from rankwise.weights.opcodes import Call, Global, Persistent, Stream, read_pickle
-from rankwise.weights.records import CheckpointError, Content, TensorRecord
+from rankwise.weights.tensor_records import CheckpointError, Content, TensorRecord
 from tests.weights.bad_files import Bomb
 
 SYSTEM = Global("posix", "system")

@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from rankwise.weights.loading import load_weights
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 
 from rankwise.weights.dtensor import _box, join_ranks
-from rankwise.weights.records import Chunk, Content, Damaged, Extent, TensorRecord
+from rankwise.weights.tensor_records import Chunk, Content, Damaged, Extent, TensorRecord
 from tests.weights.checkpoints import refused
 from tests.weights.nets import Net
 

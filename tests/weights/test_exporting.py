@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rankwise.weights.exporting import export_program
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 
 
 def test_a_program_that_has_no_room_is_a_finding_and_not_the_end_of_the_process(tmp_path: Path) -> None:

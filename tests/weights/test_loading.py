@@ -11,7 +11,7 @@ from torch import nn
 import rankwise
 from rankwise.errors import UsageError
 from rankwise.weights.loading import verify_checkpoint
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 from tests.weights.checkpoints import save
 from tests.weights.nets import Net
 

@@ -14,8 +14,8 @@ from torch import nn
 import rankwise
 from rankwise.errors import UsageError
 from rankwise.weights.matching import Rules, Slot, fit
-from rankwise.weights.names import WRAPPERS
-from rankwise.weights.records import CheckpointError, TensorRecord
+from rankwise.weights.parameter_names import WRAPPERS
+from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 from tests.weights.checkpoints import refused, save
 from tests.weights.nets import Net, Tied
 

@@ -13,7 +13,7 @@ import torch
 
 from rankwise.weights import opcodes
 from rankwise.weights.opcodes import Call, Global, Persistent, Pickled, Stream, read_pickle
-from rankwise.weights.records import Damaged, StateDictNode
+from rankwise.weights.tensor_records import Damaged, StateDictNode
 
 
 class Made:

@@ -10,7 +10,7 @@ import pytest
 
 from rankwise.weights.opcodes import Call, Global, Persistent
 from rankwise.weights.rebuilding import check_bounds, plain_tree, sizes_of
-from rankwise.weights.records import Damaged, Extent, StateDictNode, TensorRecord, Unbuilt
+from rankwise.weights.tensor_records import Damaged, Extent, StateDictNode, TensorRecord, Unbuilt
 
 STORAGE = Extent(Path("a"), 0, 64)
 REFERENCE = Persistent(("storage", Global("torch", "FloatStorage"), "0", "cpu", 16))

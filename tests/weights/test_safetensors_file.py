@@ -13,7 +13,7 @@ from torch import nn
 
 import rankwise
 from rankwise.weights.converting import convert_to_safetensors
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 from tests.weights.bad_files import safetensors_with
 from tests.weights.checkpoints import refused
 

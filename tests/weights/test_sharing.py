@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rankwise.weights.records import CheckpointError
 from rankwise.weights.sharing import check_overlaps, memory_of, same_bits, write_into
+from rankwise.weights.tensor_records import CheckpointError
 
 MEMORY = torch.zeros(16)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.weights.records import Content, Extent, TensorRecord
 from rankwise.weights.state_dicts import find_state_dicts, is_averaged_key, is_training_key, words_of
+from rankwise.weights.tensor_records import Content, Extent, TensorRecord
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ import rankwise
 from rankwise.errors import RankwiseError
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.converting import convert_to_safetensors
-from rankwise.weights.records import CheckpointError
 from rankwise.weights.safetensors_file import header_of
+from rankwise.weights.tensor_records import CheckpointError
 from rankwise.weights.tensors import TensorReader, check_range
 from tests.weights.checkpoints import assert_unchanged, refused, save, values
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import rankwise
 from rankwise.weights.checkpoint import open_checkpoint
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 from tests.weights.checkpoints import refused
 from tests.weights.test_corpus import assert_same
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.weights import zipped
-from rankwise.weights.records import CheckpointError, Damaged
+from rankwise.weights.tensor_records import CheckpointError, Damaged
 from rankwise.weights.zipped import open_archive
 
 PATH = Path("last.pt")

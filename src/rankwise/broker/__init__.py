@@ -1,6 +1,6 @@
 """Tasks through a message broker: `rankwise worker` runs them in a pool, `rankwise.remote` submits them.
 
-Begin with `messages` (requests and replies), then `worker` (how a message becomes one answer) and `client`. `stores` keeps the answers,
+Begin with `messages` (requests and replies), then `consumer` (how a message becomes one answer) and `client`. `stores` keeps the answers,
 `connecting` speaks to the broker through kombu, `redis_transport` is our transport for Redis.
 """
 

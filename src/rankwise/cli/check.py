@@ -14,7 +14,7 @@ from typing import Any
 from rankwise.cli.options import parsed, width
 from rankwise.errors import UnreadableInput
 from rankwise.launch.plan import TORCHRUN_FLAGS, TORCHRUN_VALUES
-from rankwise.preflight.plan import GROUPS, CheckPlan, plan_check
+from rankwise.preflight.settings import GROUPS, CheckPlan, plan_check
 
 _USAGE = "rankwise check [OPTIONS] [TORCHRUN OPTIONS] [SCRIPT [ARGS...]]"
 _EPILOG = """examples:
@@ -87,7 +87,7 @@ def _with_dashes(argv: list[str]) -> list[str]:
 
 
 def _checked(plan: CheckPlan) -> dict[str, Any]:
-    from rankwise.preflight.run import run_check
+    from rankwise.preflight.whole_check import run_check
 
     progress = CheckProgress()
     guard = threading.Timer(plan.limit_s + _GRACE_S, _give_up, [plan.limit_s])

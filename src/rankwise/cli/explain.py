@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     folder = Path(options.what)
     if folder.exists():
         return _explain_run(folder, options.json)
-    from rankwise.preflight.catalogue import all_checks
+    from rankwise.preflight.all_checks import all_checks
 
     check = next((check for check in all_checks() if check.name == options.what), None)
     if check is None:
@@ -67,8 +67,8 @@ def _page_of(code: str) -> str:
 def _explain_run(folder: Path, as_json: bool) -> int:
     from rankwise.cli.options import has_colour, width
     from rankwise.diagnose import diagnose
-    from rankwise.evidence.folder import load_evidence
-    from rankwise.report.terminal import verdict_text
+    from rankwise.evidence.run_folder import load_evidence
+    from rankwise.report.finding_text import verdict_text
 
     try:
         job = load_evidence(folder / "evidence")
@@ -88,7 +88,7 @@ def _explain_run(folder: Path, as_json: bool) -> int:
 
 def _recorded(folder: Path) -> tuple[Outcome, int | None, float | None]:
     """What only the moment itself could know: outcome, exit code, and how long the job was stuck."""
-    from rankwise.evidence.folder import read_plain_file
+    from rankwise.evidence.run_folder import read_plain_file
 
     try:
         old = json.loads(read_plain_file(folder / "verdict.json", 64 << 20))

@@ -59,7 +59,7 @@ def number_or_auto(option: str, text: str, least: int) -> int | str:
 
 
 def print_finding(finding: Finding) -> None:
-    from rankwise.report.terminal import finding_text
+    from rankwise.report.finding_text import finding_text
 
     print(finding_text(finding, colour=has_colour(), width=width()), file=sys.stderr)
 

@@ -133,7 +133,7 @@ class PredictProgress:
 
 def progress_text(done: int, failed: int, total: int | None, rate: float) -> str:
     """`1,024 of 10,000 rows · 512 rows/s · 17.5 s left · 3 failed`."""
-    from rankwise.report.wording import duration_text
+    from rankwise.report.safe_text import duration_text
 
     rows = f"{done:,} of {total:,} rows" if total is not None else f"{done:,} rows"
     left = f"{duration_text((total - done) / rate)} left" if total is not None and rate else ""
@@ -142,7 +142,7 @@ def progress_text(done: int, failed: int, total: int | None, rate: float) -> str
 
 
 def _result_text(done: dict[str, Any]) -> str:
-    from rankwise.report.wording import duration_text
+    from rankwise.report.safe_text import duration_text
 
     resumed = f", {done['resumed_rows']:,} of them by an earlier run" if done["resumed_rows"] else ""
     lines = [f"{done['output']}: {done['rows']:,} rows{resumed}, in batches of {done['batch']}, {duration_text(done['seconds'])}"]

@@ -40,8 +40,8 @@ def main(argv: list[str]) -> int:
         return 0 if argv else 2
     plan = plan_run(argv)
     _open_closed_streams()
+    from rankwise.launch.early_start import SIGNALS, start_job
     from rankwise.launch.follow import follow
-    from rankwise.launch.start import SIGNALS, start_job
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:

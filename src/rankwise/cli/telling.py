@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from rankwise.cli.options import has_colour, width
-from rankwise.evidence.folder import save_evidence
+from rankwise.evidence.run_folder import save_evidence
 from rankwise.files import write_whole
 from rankwise.findings import Finding
 from rankwise.launch.faults import Faults
-from rankwise.launch.output import OutputPump
+from rankwise.launch.job_output import OutputPump
 from rankwise.launch.watch import Report
+from rankwise.report.finding_text import short_verdict_text, taken_back_text, verdict_text
 from rankwise.report.html import report_html
-from rankwise.report.terminal import short_verdict_text, taken_back_text, verdict_text
 from rankwise.report.verdict import Outcome, verdict_dict, write_json_atomically
 
 

@@ -60,7 +60,7 @@ def _add_convert_options(convert: argparse.ArgumentParser) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from rankwise.report.weights import weights_text
+    from rankwise.report.weights_text import weights_text
     from rankwise.weights.danger import refusal
     from rankwise.weights.inspecting import inspect_checkpoint
 
@@ -79,8 +79,8 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    from rankwise.report.weights import converted_text
-    from rankwise.weights.records import ITEM_SIZES
+    from rankwise.report.weights_text import converted_text
+    from rankwise.weights.tensor_records import ITEM_SIZES
 
     path, output = Path(options.path), Path(options.output)
     if output.suffix not in (".safetensors", ".pt2"):

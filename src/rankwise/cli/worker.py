@@ -29,8 +29,8 @@ def main(argv: list[str]) -> int:
     results = options.results or (options.broker if is_redis(options.broker) else str(_own_folder()))
 
     from rankwise.broker.blobs import Blobs
+    from rankwise.broker.consumer import BrokerWorker, WorkerOptions
     from rankwise.broker.stores import RedisStore, open_store
-    from rankwise.broker.worker import BrokerWorker, WorkerOptions
     from rankwise.pool import Pool
 
     logging.basicConfig(level=logging.INFO, handlers=[LogOutput()], format="%(asctime)s %(name)s %(message)s")

@@ -9,7 +9,7 @@ from rankwise.causes import load_cause
 from rankwise.diagnose.history import different_modes
 from rankwise.diagnose.rank_state import RankState, RankStates, place_at, wait_of
 from rankwise.diagnose.wording import at, op_text, short_op_text, verb
-from rankwise.evidence.collectives import WRAPPER_CALLS
+from rankwise.evidence.collective_log import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import Finding, Place, ranks_text

@@ -7,7 +7,7 @@ import signal as signals
 from dataclasses import dataclass, replace
 
 from rankwise.causes import is_cause, load_cause
-from rankwise.diagnose.models import model_difference
+from rankwise.diagnose.model_mismatch import model_difference
 from rankwise.diagnose.rank_state import (
     RankStates,
     ended_well,

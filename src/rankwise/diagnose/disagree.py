@@ -27,7 +27,7 @@ from rankwise.diagnose.rank_state import P2P, RankStates, end_of, last_call_fram
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
-from rankwise.evidence.collectives import LoggedCollective, Signature
+from rankwise.evidence.collective_log import LoggedCollective, Signature
 from rankwise.evidence.flight import base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, JobEvidence

@@ -10,7 +10,7 @@ from rankwise.diagnose.history import Divergence, History, Key, key_of, leads_to
 from rankwise.diagnose.passes import has_left_pass, passes_of, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_catches, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.wording import at, event_text, verb
-from rankwise.evidence.collectives import WRAPPER_CALLS
+from rankwise.evidence.collective_log import WRAPPER_CALLS
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from math import prod
 
 from rankwise.diagnose.rank_state import end_of
-from rankwise.evidence.collectives import SAME_SIZE, WRAPPER_CALLS
+from rankwise.evidence.collective_log import SAME_SIZE, WRAPPER_CALLS
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Call, JobEvidence, NewGroup, RankEvidence
 

@@ -6,7 +6,7 @@ from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from rankwise.evidence.collectives import CollectiveLog, LoggedCollective, Signature
+from rankwise.evidence.collective_log import CollectiveLog, LoggedCollective, Signature
 from rankwise.evidence.flight import P2P_MARK, log_from_calls
 from rankwise.evidence.records import JobEvidence, Stack
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
 from rankwise.diagnose.wording import op_text
-from rankwise.evidence.collectives import WRAPPER_CALLS, LoggedCollective
+from rankwise.evidence.collective_log import WRAPPER_CALLS, LoggedCollective
 from rankwise.evidence.flight import P2P_MARK, base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence, Stack, Thread

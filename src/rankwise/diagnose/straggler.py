@@ -11,7 +11,7 @@ from rankwise.causes import load_cause
 from rankwise.diagnose.rank_state import last_call_frame, place_at
 from rankwise.diagnose.wording import seconds_text
 from rankwise.evidence.audit import Times, total_times
-from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.collective_log import CollectiveLog
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence, RankEvidence
 from rankwise.findings import Finding

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from math import prod
 from typing import Any
 
-from rankwise.evidence.collectives import WRAPPER_CALLS, CollectiveLog, Signature
+from rankwise.evidence.collective_log import WRAPPER_CALLS, CollectiveLog, Signature
 from rankwise.evidence.records import Call
 
 _DTYPES = {

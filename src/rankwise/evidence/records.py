@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.evidence.audit import Audit
-from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.collective_log import CollectiveLog
 from rankwise.evidence.stack import Frame as Frame
 from rankwise.evidence.stack import Stack as Stack
 from rankwise.findings import Finding

@@ -10,10 +10,10 @@ from pathlib import Path
 from rankwise.evidence.frames import find_tracebacks
 from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, OpenConnection, RankEvidence, Stack
 from rankwise.launch.hostfacts import find_host_facts, oom_count
+from rankwise.launch.job_output import tail_of
 from rankwise.launch.observe import Observer, source_files
-from rankwise.launch.output import tail_of
 from rankwise.launch.plan import RunPlan
-from rankwise.launch.processes import connections_of, cwd_of, file_locks
+from rankwise.launch.process_table import connections_of, cwd_of, file_locks
 from rankwise.launch.stacks import StackReader
 
 _MAX_SOURCE = 512 << 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.launch.faults import Faults
-from rankwise.launch.output import OutputPump
+from rankwise.launch.job_output import OutputPump
 
 _PATIENCE_S = 10.0  # for a command that was asked to end
 TICK_S = 0.2

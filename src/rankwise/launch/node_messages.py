@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rankwise.evidence.folder import pack_log, rank_as_dict, rank_from_dict, without
 from rankwise.evidence.records import JobEvidence, RankEvidence
+from rankwise.evidence.run_folder import pack_log, rank_as_dict, rank_from_dict, without
 from rankwise.findings import Finding
 from rankwise.launch.store_relay import MAX_VALUE
 from rankwise.thaw import thaw

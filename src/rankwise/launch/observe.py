@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.evidence.audit import RandomUsed
-from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.collective_log import CollectiveLog
 from rankwise.evidence.flight import log_from_calls, read_flights
 from rankwise.evidence.frames import is_user_file, last_exception
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.records import Call, Ended, Helper, RankEvidence, Sample, SentSignal, Stack, Thread
 from rankwise.evidence.ring import RingWindow, read_ring
 from rankwise.files import text_if_readable
-from rankwise.launch.flight import fetch_flights
-from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
+from rankwise.launch.flight_recorder import fetch_flights
+from rankwise.launch.process_table import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
 from rankwise.launch.stacks import parse_faulthandler
 from rankwise.ranks import RankEnv, read_rank_env
 

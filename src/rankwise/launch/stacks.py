@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from rankwise.evidence.records import Frame, Thread
-from rankwise.launch.processes import catches, cwd_of
+from rankwise.launch.process_table import catches, cwd_of
 from rankwise.pyspy import NoStack, find_py_spy, read_threads
 
 _STACK_SIGNAL = signal.SIGRTMAX - 2  # the probe's choice, see probe/exits.py

@@ -24,10 +24,10 @@ from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
 from rankwise.launch.faults import Guarded
 from rankwise.launch.job import END_GRACE_S, TICK_S, RunningJob
+from rankwise.launch.job_output import OutputPump
 from rankwise.launch.node_messages import Verdict
 from rankwise.launch.nodes import OneNode, join_nodes
 from rankwise.launch.observe import Observer
-from rankwise.launch.output import OutputPump
 from rankwise.launch.pace import Pace
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.starting import starting_text

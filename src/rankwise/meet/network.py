@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from rankwise.meet.tasks import ThreadTask
+from rankwise.meet.threads import ThreadTask
 
 _RESOLVE_S = 5.0
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)

@@ -7,11 +7,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.columns import is_lists
 from rankwise.offline.format import Parts
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Column, is_arrow
 from rankwise.offline.table_reading import as_numpy
 from rankwise.offline.text_lines import entries
 from rankwise.offline.values import Array

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.lazy import pa
+from rankwise.offline.row_batches import Column, is_arrow
 from rankwise.offline.values import is_utf8
 
 Facts = dict[str, Any]  # what the Arrow array itself cannot say; it can be written as JSON

@@ -15,8 +15,8 @@ import numpy as np
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.files import stamp_of
 from rankwise.findings import Finding
-from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
 from rankwise.offline.values import copied, is_numbers, storable
 from rankwise.offline.workspace import PredictError
 from rankwise.pool.errors import build_failed
@@ -140,7 +140,7 @@ class _Here:
 
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.offline.child import best_device, build_runner
-        from rankwise.pool.workers.loading import WithOwnDefaults, built_with_defaults
+        from rankwise.pool.workers.building import WithOwnDefaults, built_with_defaults
 
         try:
             runner, own = built_with_defaults(lambda: build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack))

@@ -12,8 +12,8 @@ from typing import Any
 from rankwise.errors import UsageError
 from rankwise.offline import formats
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Batch, Selection
 
 
 class LateFraction(Exception):

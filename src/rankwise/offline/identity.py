@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rankwise.offline.addresses import Address, Place
-from rankwise.offline.batches import Selection
 from rankwise.offline.executing import Recipe
 from rankwise.offline.format import Source
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.values import as_array, is_numbers
 
 _FIRST_ROWS = 4

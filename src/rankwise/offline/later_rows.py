@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankwise.offline.batches import Batch, taken
 from rankwise.offline.executing import Executor
 from rankwise.offline.format import Source
 from rankwise.offline.parts import Results
-from rankwise.offline.row_checks import VARIES, find_dependence
+from rankwise.offline.row_batches import Batch, taken
+from rankwise.offline.row_independence import VARIES, find_dependence
 from rankwise.offline.workspace import PredictError
 
 _ROWS = 8

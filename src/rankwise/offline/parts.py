@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from rankwise.files import whole_file
-from rankwise.offline.batches import Column, join_columns
 from rankwise.offline.columns import decode, encode
 from rankwise.offline.lazy import pa
+from rankwise.offline.row_batches import Column, join_columns
 from rankwise.offline.values import nbytes_of
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import Address
-from rankwise.offline.journal import InUse, Journal, read_records
 from rankwise.offline.lazy import pa, pafs
 from rankwise.offline.parts import is_whole
+from rankwise.offline.record_log import InUse, Journal, read_records
 from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, not_written, read_marker, write_marker
 
 _AT_ONCE = {"s3", "gcs"}  # where a file is there when it is complete, and not before

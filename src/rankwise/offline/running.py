@@ -14,18 +14,18 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import path_or_address
-from rankwise.offline.batches import Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
 from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import LateFraction, Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
-from rankwise.offline.journal import JournalRemoved
 from rankwise.offline.later_rows import LaterRows
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
 from rankwise.offline.parts import Part
+from rankwise.offline.record_log import JournalRemoved
 from rankwise.offline.remote_output import RemoteOutput
-from rankwise.offline.row_checks import VARIES, find_dependence
+from rankwise.offline.row_batches import Selection
+from rankwise.offline.row_independence import VARIES, find_dependence
 from rankwise.offline.sizing import UNTRIED, BatchSize, Trials, find_size
 from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import (

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rankwise.offline.batches import Batch
 from rankwise.offline.executing import Executor
 from rankwise.offline.format import Source
+from rankwise.offline.row_batches import Batch
 from rankwise.offline.source import batches_of
 from rankwise.offline.values import nbytes_of
 from rankwise.pool.backend import memory_bytes

@@ -9,10 +9,10 @@ from typing import Any
 
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.addresses import Place, path_or_address
-from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.dataset import DatasetSource
 from rankwise.offline.format import Source, format_to_read
 from rankwise.offline.lazy import pa
+from rankwise.offline.row_batches import Batch, Selection
 
 
 def open_source(given: Any, selection: Selection) -> Source:

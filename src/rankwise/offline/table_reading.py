@@ -10,9 +10,9 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Chosen, Column, Selection, joined
 from rankwise.offline.columns import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.lazy import pa, pc
+from rankwise.offline.row_batches import Batch, Chosen, Column, Selection, joined
 
 
 def names_of(chosen: Chosen) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.columns import has_type, with_inner
 from rankwise.offline.format import Parts
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Column, is_arrow
 from rankwise.offline.text_lines import entries, json_text
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Chosen, Column, Row, has_fraction, is_arrow, of_rows
 from rankwise.offline.columns import is_lists, is_number, is_tensors, tensors
 from rankwise.offline.format import LateFraction, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Batch, Chosen, Column, Row, has_fraction, is_arrow, of_rows
 from rankwise.offline.values import is_utf8, plain
 
 MAX_LINE = 64 << 20

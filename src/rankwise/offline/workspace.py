@@ -14,8 +14,8 @@ from typing import Any
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
 from rankwise.files import what_stops, write_whole
-from rankwise.offline.journal import InUse, Journal, JournalRemoved, read_records
 from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
+from rankwise.offline.record_log import InUse, Journal, JournalRemoved, read_records
 
 _FORMAT = 3
 

@@ -27,8 +27,8 @@ from rankwise.pool.memory.encoding import Node, as_array, given, pack, stays_ten
 from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
 from rankwise.pool.schedule.state import ModelState, Plan, derived, seed_of
 from rankwise.pool.stats import Counters
+from rankwise.pool.workers.building import Loaded, load, seeded
 from rankwise.pool.workers.lanes import copy_place, to_value
-from rankwise.pool.workers.loading import Loaded, load, seeded
 from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import Runner
 

@@ -15,10 +15,10 @@ from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
 from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.backend import Machine, PoolOptions, Requests, memory_limits, plan_workers, states_of, this_machine
-from rankwise.pool.clock import monotonic
 from rankwise.pool.errors import no_worker, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
+from rankwise.pool.monotonic import monotonic
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
 from rankwise.pool.schedule.state import ModelState, Plan, TaskQueue, WorkerState, any_seed, derived
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, cut_up

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.meet.roster import missing_numbers
-from rankwise.preflight.job import CheckedJob, Facts, Host
-from rankwise.preflight.listener import MeetingListener, RemoteHost
+from rankwise.preflight.facts import CheckedJob, Facts, Host
+from rankwise.preflight.meeting_listener import MeetingListener, RemoteHost
 from rankwise.preflight.members import Agent, Member, in_order
 from rankwise.preflight.survey import Survey
 from rankwise.preflight.wire import Message, token_of

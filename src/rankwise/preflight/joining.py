@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rankwise.meet.ports import connect
-from rankwise.preflight.listener import NUM_PORTS
+from rankwise.preflight.meeting_listener import NUM_PORTS
 from rankwise.preflight.members import Agent
 from rankwise.preflight.wire import GREETING, ConnectionLost, Message, receive_exactly, receive_message, send_message
 

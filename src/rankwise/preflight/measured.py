@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rankwise.meet.links import LinkBlame, blame
-from rankwise.preflight.job import CheckedJob, Facts, Link, Seen
+from rankwise.preflight.facts import CheckedJob, Facts, Link, Seen
 
 LOSSY = 0.05
 SLOW_ANSWER_S = 0.1

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.meet.tasks import ThreadTask
-from rankwise.preflight.job import Facts, Here
-from rankwise.preflight.links import measure_link, probe_ports
-from rankwise.preflight.listener import RemoteHost
+from rankwise.meet.threads import ThreadTask
+from rankwise.preflight.facts import Facts, Here
+from rankwise.preflight.link_speed import measure_link, probe_ports
+from rankwise.preflight.meeting_listener import RemoteHost
 from rankwise.preflight.probes import Probes
 from rankwise.preflight.wire import Message
 

@@ -10,9 +10,9 @@ from functools import partial
 
 from rankwise.meet.links import Pair
 from rankwise.meet.ports import free_port
-from rankwise.meet.tasks import run_all
-from rankwise.preflight.job import CheckedJob, Facts, Link
-from rankwise.preflight.links import LINK_NUMBERS
+from rankwise.meet.threads import run_all
+from rankwise.preflight.facts import CheckedJob, Facts, Link
+from rankwise.preflight.link_speed import LINK_NUMBERS
 from rankwise.preflight.measured import is_explained, rate_of
 from rankwise.preflight.members import Member
 from rankwise.preflight.probes import TOKEN_BYTES

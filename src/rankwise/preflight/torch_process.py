@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from rankwise.meet.tasks import ThreadTask
+from rankwise.meet.threads import ThreadTask
 
 _STDERR_KEPT = 4000
 

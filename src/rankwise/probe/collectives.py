@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import calls, ddp, exits, hooks, journal, ports, process, recording, ring, server, sites, splits, streams
+from . import calls, ddp, exits, hooks, journal, output_pipe, port_owner, process, recording, ring, sites, splits, worker_server
 from .audit import record, reduces, times
 
 _FUNCTIONS = ring.OPS[: ring.OPS.index("init_process_group")]
@@ -104,7 +104,7 @@ def _begin_init(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
         file_mtime=_age_of_store(str(given.get("init_method") or "")),
         env=journal.rank_environment(),
     )
-    server.start(process.live)
+    worker_server.start(process.live)
     return calls.begin(ring.NUMBER["init_process_group"], frame)
 
 
@@ -121,10 +121,10 @@ def _end_init(opened: calls.Opened, _result: None, error: BaseException | None) 
     text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
     taken = "EADDRINUSE" in text or "already in use" in text
     # Asked here and now: by the time the watcher could, the job and whoever holds the port may be gone.
-    journal.write("inited", error=text, holder=ports.holder_of(text) if taken else None)
+    journal.write("inited", error=text, holder=port_owner.holder_of(text) if taken else None)
     if error is None:
         c10d = _c10d()
-        streams.name_rank(c10d.get_rank())
+        output_pipe.name_rank(c10d.get_rank())
         ddp.mark_backward()
         journal.write("rank", rank=c10d.get_rank(), world_size=c10d.get_world_size(), backend=str(c10d.get_backend()))
 
@@ -165,5 +165,5 @@ def _whole(value: Any, variable: str) -> int | None:
 def hide_from_compiler(module: ModuleType) -> None:
     """Have torch.compile leave what rides in the wrappers alone, as it leaves torch.distributed's own functions alone."""
     own = ("calls", "collectives", "hooks", "journal", "process", "ring", "sites")
-    for part in (*own, "audit.events", "audit.files", "audit.record", "audit.reduces", "audit.times"):
+    for part in (*own, "audit.events", "audit.written_files", "audit.record", "audit.reduces", "audit.times"):
         module.add(f"{__package__}.{part}")

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, events, files, record, times, window
+from .audit import data, events, record, times, window, written_files
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -148,7 +148,7 @@ def mark_backward() -> None:
     original = torch.autograd.backward
     torch.autograd.backward = _audited_backward(original) if record.is_on() else calls.noted(original, "backward")
     if record.is_on():
-        files.watch_open()
+        written_files.watch_open()
 
 
 def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -113,7 +113,7 @@ def _note_end(kind: str, code: Any, stack: Any = ()) -> None:
     if audit is not None:
         audit.process_ends()
     hooks.guarded(journal.write)("exit", kind=kind, code=code, frames=list(stack))
-    server = sys.modules.get(f"{__package__}.server")
+    server = sys.modules.get(f"{__package__}.worker_server")
     if server is not None:
         hooks.guarded(server.write_flight_recorder)(process.live)
 

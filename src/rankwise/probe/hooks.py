@@ -33,7 +33,7 @@ _after = {
     "torch.nn.parallel.data_parallel": ("audit.events", "attach"),
     "torch.nn.utils.clip_grad": ("audit.scaling", "attach_clipping"),
     "torch.amp.grad_scaler": ("audit.scaling", "attach"),
-    "torch.serialization": ("audit.files", "attach"),
+    "torch.serialization": ("audit.written_files", "attach"),
     "torch.random": ("audit.seeds", "attach"),
     "torch._utils": ("worker_errors", "attach"),
     "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler": ("children", "watch_torchrun"),

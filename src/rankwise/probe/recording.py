@@ -20,6 +20,6 @@ def start() -> None:
 
 def separate_output() -> None:
     """Give this process its own pipe to the launcher. Only for what is or may become a rank: ranks inherit their launcher's pipe."""
-    from . import streams
+    from . import output_pipe
 
-    hooks.guarded(streams.separate)()
+    hooks.guarded(output_pipe.separate)()

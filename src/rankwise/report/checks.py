@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rankwise.findings import Finding
-from rankwise.report.terminal import finding_text
+from rankwise.report.finding_text import finding_text
+from rankwise.report.safe_text import duration_text, one_line
 from rankwise.report.verdict import findings_of
-from rankwise.report.wording import duration_text, one_line
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "not possible": "dim"}
 _MOST_COLUMNS = 4  # hosts side by side; more are listed below each other, in plain lines

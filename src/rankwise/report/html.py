@@ -11,13 +11,13 @@ from rankwise.evidence.records import JobEvidence
 from rankwise.report.page.finding_card import finding_card
 from rankwise.report.page.job_facts import blind_section, facts_section, output_section, step_times_section
 from rankwise.report.page.markup import Html, joined, tag
+from rankwise.report.page.merged_stacks import stack_section
 from rankwise.report.page.rank_rows import rank_section
-from rankwise.report.page.rank_state import rank_states
+from rankwise.report.page.rank_words import rank_states
 from rankwise.report.page.reported_job import ReportedJob, reported_job
-from rankwise.report.page.stacks import stack_section
 from rankwise.report.page.timeline_table import timeline_section
+from rankwise.report.safe_text import one_line
 from rankwise.report.verdict import findings_of, outcome_facts
-from rankwise.report.wording import one_line
 
 _OUTCOME_TONES = {"completed": "good", "running": "calm", "stalled": "warn"}
 

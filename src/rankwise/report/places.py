@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
-from rankwise.report.wording import one_line
+from rankwise.report.safe_text import one_line
 
 DEFAULT_GROUPS = frozenset({"", "0", "default", "default_pg"})
 _MAX_RUNS = 8

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rankwise.files import write_whole
 from rankwise.findings import Finding
-from rankwise.report.wording import duration_text
+from rankwise.report.safe_text import duration_text
 from rankwise.thaw import thaw
 
 Outcome = Literal["completed", "crashed", "hung", "stalled", "running"]

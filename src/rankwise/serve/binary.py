@@ -10,7 +10,7 @@ import orjson
 from rankwise.protocol import DATATYPES, Array, check_shape, from_json, from_raw, to_json, to_raw
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import RequestError
-from rankwise.serve.messages import InferRequest, InferResponse
+from rankwise.serve.infer_request import InferRequest, InferResponse
 
 Wanted = dict[str, bool]  # by output, whether it is wanted as raw bytes; under "" what holds for all others
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rankwise.protocol import Array, to_raw
-from rankwise.serve.messages import Output
+from rankwise.serve.infer_request import Output
 
 _EACH = 512  # bytes of what an entry takes beside its arrays, about
 Key = bytes

@@ -14,7 +14,7 @@ from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.protocol import TensorSpec, to_raw
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import NotFound, RequestError, Unavailable
-from rankwise.serve.messages import LEAST_URGENT, InferRequest, Output
+from rankwise.serve.infer_request import LEAST_URGENT, InferRequest, Output
 
 log = logging.getLogger("rankwise.serve")
 Source = Callable[[], ModelsFile]

@@ -11,7 +11,7 @@ from rankwise.serve.access import AccessGuard, log_request, request_id
 from rankwise.serve.errors import ModelFailed, RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_error
 from rankwise.serve.numbers import CONTENT_TYPE, Numbers
-from rankwise.serve.page.files import Page
+from rankwise.serve.page.routes import Page
 from rankwise.serve.rest import Rest
 from rankwise.serve.tracing import Tracing
 

@@ -14,7 +14,7 @@ from rankwise.serve.catalogue import Catalogue
 from rankwise.serve.errors import NotAllowed, NotFound, RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_json
 from rankwise.serve.health import Health
-from rankwise.serve.messages import InferResponse
+from rankwise.serve.infer_request import InferResponse
 from rankwise.version import __version__
 
 SERVER_NAME = "rankwise"

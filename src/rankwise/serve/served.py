@@ -16,9 +16,9 @@ from rankwise.pool.api.streams import awaited
 from rankwise.protocol import Array, TensorSpec, dtype_of
 from rankwise.serve.answering import Answering, Batches, Note
 from rankwise.serve.cache import Cache, key_of
-from rankwise.serve.checking import checked_inputs, chosen, named_outputs
 from rankwise.serve.errors import Unavailable, as_request_error
-from rankwise.serve.messages import InferRequest, InferResponse, Output
+from rankwise.serve.infer_request import InferRequest, InferResponse, Output
+from rankwise.serve.input_checks import checked_inputs, chosen, named_outputs
 
 _SIZES = (2, 3)  # of what may have any size, when the model is asked what it gives
 

@@ -26,8 +26,8 @@ from rankwise.serve.fronts.front_ends import FrontEnds
 from rankwise.serve.health import Health
 from rankwise.serve.http import HttpServer, Limits, tls_context
 from rankwise.serve.numbers import Numbers
-from rankwise.serve.page.files import Page
-from rankwise.serve.page.findings import Findings
+from rankwise.serve.page.recent import Findings
+from rankwise.serve.page.routes import Page
 from rankwise.serve.rest import Rest
 from rankwise.serve.served import Served
 from rankwise.serve.tracing import Tracing

@@ -1,6 +1,6 @@
 """Training helpers that prevent usual mistakes: each works alone in a plain PyTorch loop, none hides the model, the optimizer or the loop.
 
-Reading order: `session`, `plan` (who gets which sample), `loader`, `windows` (what a batch weighs), `step`, `wrapping`, `metrics`,
+Reading order: `session`, `sample_plan` (who gets which sample), `loader`, `windows` (what a batch weighs), `step`, `wrapping`, `metrics`,
 `checkpoints`.
 """
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.train.parameters import listed
-from rankwise.train.plan import mixed_seed
+from rankwise.train.sample_plan import mixed_seed
 
 
 def rng_state() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
-from rankwise.meet.tasks import ThreadTask
+from rankwise.meet.threads import ThreadTask
 from rankwise.train import committed, group
 from rankwise.train.captured import (
     check_plain,

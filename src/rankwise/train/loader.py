@@ -15,7 +15,7 @@ from rankwise.errors import UsageError
 from rankwise.train import batches, group
 from rankwise.train.captured import seed_rng
 from rankwise.train.errors import train_error
-from rankwise.train.plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
+from rankwise.train.sample_plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
 from rankwise.train.stream import Portion, StreamShard, is_same_stream
 
 log = logging.getLogger("rankwise.train")

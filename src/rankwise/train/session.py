@@ -16,15 +16,15 @@ import torch.distributed as dist
 
 from rankwise.errors import StartError, UsageError
 from rankwise.findings import Finding, Place
-from rankwise.meet.tasks import ThreadTask
+from rankwise.meet.threads import ThreadTask
 from rankwise.ranks import MeetingPlace, RankEnv, read_meeting_place, read_rank_env
 from rankwise.stages import ENVIRONMENT
 from rankwise.train.agreement import agree, check_gradients
 from rankwise.train.alone import start_alone
 from rankwise.train.assembly import Assembly
-from rankwise.train.backend import connect_backend, use_device
 from rankwise.train.devices import check_backend, claim_device
 from rankwise.train.errors import start_finding
+from rankwise.train.process_group import connect_backend, use_device
 from rankwise.train.rank_info import own_info
 from rankwise.train.store import open_store
 

@@ -19,7 +19,7 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding, Place
 from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
 from rankwise.meet.ports import find_listeners, try_port
-from rankwise.meet.tasks import ThreadTask
+from rankwise.meet.threads import ThreadTask
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import STORE
 from rankwise.train.errors import start_finding

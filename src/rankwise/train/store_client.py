@@ -14,7 +14,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from rankwise.errors import StartError
 from rankwise.findings import Finding
-from rankwise.meet.tasks import ThreadTask
+from rankwise.meet.threads import ThreadTask
 from rankwise.train.errors import start_finding
 
 _LIMIT_S = 15.0  # a store that is alive answers in milliseconds

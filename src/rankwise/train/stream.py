@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
-from rankwise.train.plan import Plan
+from rankwise.train.sample_plan import Plan
 
 Item = TypeVar("Item")
 Outline = dict[str, list[float]]  # for each part of a sample a number that says which it is, sample by sample

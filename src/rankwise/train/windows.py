@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rankwise.train import group
 from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
-from rankwise.train.plan import Plan
+from rankwise.train.sample_plan import Plan
 
 Count = Callable[[Any], float]  # samples, tokens, or the sum of their weights
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rankwise.errors import UsageError
-from rankwise.weights.records import ITEM_SIZES
+from rankwise.weights.tensor_records import ITEM_SIZES
 
 _SPEC = re.compile(r"(\w+)\[([\d,\s]*)\]$")
 _MAX_EXAMPLE_BYTES = 4 << 30

@@ -13,11 +13,11 @@ from rankwise.weights.dcp import METADATA, read_dcp
 from rankwise.weights.deepspeed import is_deepspeed, read_deepspeed
 from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
-from rankwise.weights.files import check_path, open_bytes, unreadable
 from rankwise.weights.opcodes import Stream, read_pickle
-from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, joined_content
+from rankwise.weights.plain_files import check_path, open_bytes, unreadable
 from rankwise.weights.safetensors_file import RANK_FILE, join_rank_files, read_index, read_safetensors
 from rankwise.weights.state_dicts import is_training_key
+from rankwise.weights.tensor_records import CheckpointError, Content, Damaged, TensorRecord, joined_content
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
 from rankwise.weights.zipped import names_in_archive, open_archive
 

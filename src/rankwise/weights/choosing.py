@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rankwise.errors import UsageError
 from rankwise.weights.matching import Fit, Rules, Slot, fit, may_be_missing, nearest_names
-from rankwise.weights.names import as_old_weight_norm, bare
-from rankwise.weights.records import CheckpointError, TensorRecord
+from rankwise.weights.parameter_names import as_old_weight_norm, bare
 from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
+from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 
 _MAX_OWN = 16  # state dicts a model is asked about; each is loaded once for it
 _SHOWN = 6  # rows of each kind in a finding

@@ -14,11 +14,11 @@ from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
 from rankwise.weights.danger import check_harmless
-from rankwise.weights.names import WRAPPERS, notes_by_own_names, outer_wrappers, wrappers_in
-from rankwise.weights.records import CheckpointError, TensorRecord
+from rankwise.weights.parameter_names import WRAPPERS, notes_by_own_names, outer_wrappers, wrappers_in
 from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
+from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 from rankwise.weights.tensors import TensorReader, begin_again_if_replaced, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 

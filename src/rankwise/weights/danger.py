@@ -9,8 +9,8 @@ from typing import Any
 
 from rankwise.weights.opcodes import Call, Global, Persistent, Pickled
 from rankwise.weights.rebuilding import STORAGE_DTYPES
-from rankwise.weights.records import ITEM_SIZES, CheckpointError, Content
 from rankwise.weights.state_dicts import find_state_dicts
+from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, Content
 
 _ROOM = 160  # of one call, in characters
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
-from rankwise.weights.files import beside, open_bytes, read_small, stamp_of
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
+from rankwise.weights.plain_files import beside, open_bytes, read_small, stamp_of
 from rankwise.weights.rebuilding import sizes_of
-from rankwise.weights.records import (
+from rankwise.weights.tensor_records import (
     ITEM_SIZES,
     Chunk,
     Content,

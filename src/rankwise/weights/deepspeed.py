@@ -15,8 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import DTENSOR, HARMLESS
-from rankwise.weights.files import beside, open_bytes, read_small
-from rankwise.weights.records import CheckpointError, Chunk, Content, Damaged, TensorRecord, Unbuilt, as_damage, contiguous, joined_content
+from rankwise.weights.plain_files import beside, open_bytes, read_small
+from rankwise.weights.tensor_records import (
+    CheckpointError,
+    Chunk,
+    Content,
+    Damaged,
+    TensorRecord,
+    Unbuilt,
+    as_damage,
+    contiguous,
+    joined_content,
+)
 from rankwise.weights.torch_file import read_torch_zip
 from rankwise.weights.zipped import open_archive
 

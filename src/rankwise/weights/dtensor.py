@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.weights.opcodes import Call, Global
-from rankwise.weights.records import Chunk, Content, Damaged, StateDictNode, TensorRecord, check_cover, joined_content
+from rankwise.weights.tensor_records import Chunk, Content, Damaged, StateDictNode, TensorRecord, check_cover, joined_content
 
 
 def is_dtensor(kind: Any) -> bool:

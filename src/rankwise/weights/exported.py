@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.rebuilding import check_bounds
-from rankwise.weights.records import Content, Damaged, TensorRecord, as_damage
 from rankwise.weights.safetensors_file import parse_json
+from rankwise.weights.tensor_records import Content, Damaged, TensorRecord, as_damage
 from rankwise.weights.zipped import Archive
 
 CONFIG = "data/weights/model_weights_config.json"

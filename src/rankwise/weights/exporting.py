@@ -20,7 +20,7 @@ from rankwise.errors import UsageError
 from rankwise.files import check_not_special, sync_folder
 from rankwise.weights.building import build_model, evaluating, example_inputs
 from rankwise.weights.loading import load_weights
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 from rankwise.weights.writing import not_written
 
 _TIMED_S = 0.4  # for each of the two, taken in turns

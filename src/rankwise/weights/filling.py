@@ -12,10 +12,10 @@ from torch.nn.parameter import is_lazy
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.weights.choosing import Choice
 from rankwise.weights.matching import Rules, Slot, below, may_be_missing
-from rankwise.weights.names import bare, notes_by_own_names
 from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way, state_of
-from rankwise.weights.records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt, is_extra_state
+from rankwise.weights.parameter_names import bare, notes_by_own_names
 from rankwise.weights.sharing import check_overlaps, memory_of, same_bits
+from rankwise.weights.tensor_records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt, is_extra_state
 from rankwise.weights.tensors import TensorReader, check_range
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)

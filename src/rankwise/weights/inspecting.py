@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from rankwise.weights.checkpoint import open_checkpoint
-from rankwise.weights.names import wrappers_in
-from rankwise.weights.records import TensorRecord
+from rankwise.weights.parameter_names import wrappers_in
 from rankwise.weights.state_dicts import StateDict, find_state_dicts, looks_like
+from rankwise.weights.tensor_records import TensorRecord
 
 
 def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from rankwise.weights.danger import check_harmless
 from rankwise.weights.dcp import FORMAT as DCP_FORMAT
 from rankwise.weights.filling import Target
 from rankwise.weights.matching import Rules
-from rankwise.weights.names import wrappers_in
 from rankwise.weights.own_loading import OwnLoading
+from rankwise.weights.parameter_names import wrappers_in
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
 from rankwise.weights.tensors import TensorReader, begin_again_if_replaced
 

@@ -6,9 +6,9 @@ import fnmatch
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rankwise.weights.names import as_old_weight_norm, bare, common_prefix, nearest, outer_wrappers
-from rankwise.weights.records import TensorRecord
+from rankwise.weights.parameter_names import as_old_weight_norm, bare, common_prefix, nearest, outer_wrappers
 from rankwise.weights.state_dicts import is_training_key
+from rankwise.weights.tensor_records import TensorRecord
 
 # What wrappers and libraries keep beside the weights; no model's parameter has these names.
 _BOOKKEEPING = ("n_averaged",)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.weights.records import Damaged, StateDictNode
+from rankwise.weights.tensor_records import Damaged, StateDictNode
 
 MAX_OPCODES = 10_000_000  # each makes at most one small object, so this bounds the memory
 MAX_READ = 64 << 20  # of one string

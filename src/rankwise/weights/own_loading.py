@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from rankwise.weights.matching import Fit, Naming, Rules, Slot, is_allowed, may_be_missing, namings, pair
-from rankwise.weights.names import notes_by_own_names
-from rankwise.weights.records import CheckpointError, is_extra_state
+from rankwise.weights.parameter_names import notes_by_own_names
 from rankwise.weights.sharing import memory_of, write_into
 from rankwise.weights.state_dicts import StateDict
+from rankwise.weights.tensor_records import CheckpointError, is_extra_state
 from rankwise.weights.tensors import TensorReader
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rankwise.weights.dtensor import attributes_of, dtensor_record, is_dtensor
 from rankwise.weights.opcodes import Call, Global, Persistent
-from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, StateDictNode, TensorRecord, Unbuilt, as_damage
+from rankwise.weights.tensor_records import ITEM_SIZES, Damaged, Extent, StateDictNode, TensorRecord, Unbuilt, as_damage
 
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",

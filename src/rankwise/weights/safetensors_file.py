@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.files import beside, open_bytes, read_small
+from rankwise.weights.plain_files import beside, open_bytes, read_small
 from rankwise.weights.rebuilding import sizes_of
-from rankwise.weights.records import (
+from rankwise.weights.tensor_records import (
     ITEM_SIZES,
     CheckpointError,
     Chunk,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensor_records import CheckpointError
 
 Read = Callable[[str], torch.Tensor]  # what the checkpoint has for a name of the model
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from rankwise.weights.names import WRAPPERS, wrappers_in
-from rankwise.weights.records import CheckpointError, Content, Damaged, StateDictNode, TensorRecord, is_extra_state
+from rankwise.weights.parameter_names import WRAPPERS, wrappers_in
+from rankwise.weights.tensor_records import CheckpointError, Content, Damaged, StateDictNode, TensorRecord, is_extra_state
 
 MAIN_KEYS = ("model", "state_dict", "model_state_dict", "module")  # where these are, the weights are there
 USUAL_KEYS = (*MAIN_KEYS, "net", "network", "weights", "params")

@@ -13,9 +13,9 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from rankwise.weights.files import FileBytes, unreadable
-from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, Replaced, TensorRecord, contiguous
+from rankwise.weights.plain_files import FileBytes, unreadable
 from rankwise.weights.sharing import write_into
+from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, Replaced, TensorRecord, contiguous
 from rankwise.weights.torch_file import read_embedded
 
 _CRC_STEP = 256 << 10

@@ -10,7 +10,7 @@ from typing import Any
 from rankwise.weights.danger import DTENSOR, HARMLESS, what_would_run
 from rankwise.weights.opcodes import Global, Persistent, Pickled, Stream, read_pickle
 from rankwise.weights.rebuilding import STORAGE_DTYPES, plain_tree
-from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord
+from rankwise.weights.tensor_records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord
 from rankwise.weights.zipped import Archive, open_archive
 
 # a pickle of the number 0x1950a86a20f9469cfc6c, less its two bytes of protocol

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from rankwise.files import what_stops, whole_file
-from rankwise.weights.records import ITEM_SIZES, CheckpointError
 from rankwise.weights.safetensors_file import CRC_KEY, NAMES, header_of
 from rankwise.weights.sharing import bytes_of
+from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError
 
 
 def write_safetensors(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.files import FilePart
-from rankwise.weights.records import CheckpointError, Damaged, Extent
+from rankwise.weights.plain_files import FilePart
+from rankwise.weights.tensor_records import CheckpointError, Damaged, Extent
 
 MAX_SMALL_ENTRY = 256 << 20  # of the entries that are read whole: pickles and JSON
 _LOCAL_HEADER = 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.row_batches import Batch, Selection
 from rankwise.offline.source import open_source
 
 X, NAME = Selection(("x",)), Selection(("x",), ("name",))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rankwise.errors import UnreadableInput
-from rankwise.offline.batches import Selection
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import batches_of, open_source
 
 DAMAGED = {

@@ -12,9 +12,9 @@ import pytest
 
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline import text_lines
-from rankwise.offline.batches import Selection
 from rankwise.offline.format import LateFraction
 from rankwise.offline.formats import csv as csv_format
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import open_source
 from tests.offline.formats.reading import NAME, X, good, read
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankwise.offline.batches import Selection
 from rankwise.offline.output import write_output
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import open_source
 from rankwise.offline.workspace import PredictError
 from tests.offline.results import TENSORS

@@ -11,9 +11,9 @@ import pytest
 
 from rankwise.errors import RankwiseError
 from rankwise.offline import text_lines
-from rankwise.offline.batches import Selection
 from rankwise.offline.output import write_output
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import open_source
 from tests.offline.formats.reading import NAME, good, read
 

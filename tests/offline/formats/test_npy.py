@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rankwise.errors import UnreadableInput
-from rankwise.offline.batches import Selection
 from rankwise.offline.output import write_output
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import PredictError
 from tests.offline.results import COUNT, batches

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankwise.offline.batches import Selection
 from rankwise.offline.output import write_output
 from rankwise.offline.parts import Results
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import open_source
 from tests.offline.test_table_reading import written
 

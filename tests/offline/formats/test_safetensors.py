@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankwise.offline.batches import Selection
+from rankwise.offline.row_batches import Selection
 from rankwise.offline.source import open_source
 
 

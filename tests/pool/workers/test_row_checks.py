@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.transport.connection import UNBATCHABLE  # noqa: E402
-from rankwise.pool.workers.loading import Loaded  # noqa: E402
+from rankwise.pool.workers.building import Loaded  # noqa: E402
 from rankwise.pool.workers.row_checks import RowChecker, differences, largest  # noqa: E402
 from rankwise.pool.workers.runner import Runner  # noqa: E402
 from tests.pool.models import DEPENDENT, INDEPENDENT  # noqa: E402

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rankwise.preflight.catalogue import Result, judge_all
-from rankwise.preflight.job import CheckedJob
+from rankwise.preflight.all_checks import Result, judge_all
+from rankwise.preflight.facts import CheckedJob
 from tests.preflight.facts import job_of
 
 Change = Callable[[CheckedJob], Any]  # in place, or a changed job is returned

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from rankwise.diagnose.match import find_conflict
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import JobEvidence, NewGroup, RankEvidence
 from rankwise.findings import Finding, Place
 from rankwise.report.page.reported_job import ReportedJob, reported_job

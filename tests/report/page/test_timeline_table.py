@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.collective_log import CollectiveLog
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 from rankwise.report.page.reported_job import ReportedJob, reported_job
 from rankwise.report.page.timeline_table import timeline_section

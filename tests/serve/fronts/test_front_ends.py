@@ -60,7 +60,7 @@ def front_ends(parent: int) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(parent).children():
         with contextlib.suppress(psutil.Error):  # it ends at this moment
-            if "rankwise.serve.fronts.child" in child.cmdline():
+            if "rankwise.serve.fronts.front_end_process" in child.cmdline():
                 found.append(child)
     return found
 

@@ -12,7 +12,6 @@ from rankwise.diagnose.silent import (
     augmentation,
     diverged,
     held_elsewhere,
-    links,
     not_finite,
     order,
     repeated_order,
@@ -23,6 +22,7 @@ from rankwise.diagnose.silent import (
     shards,
     skipped_step,
     slow,
+    slow_link,
     statistics,
     wrong_tool,
 )
@@ -36,7 +36,7 @@ _KINDS = (
     not_finite.find, scaling.find, accumulation.find_thrown_away, accumulation.find_short_window, accumulation.find_not_divided,
     accumulation.find_reduced_each_time, skipped_step.find, diverged.find, statistics.find, same_file.find, reporting.find, shards.find_uneven,
     shards.find_whole_on_each, shards.find_padded, wrong_tool.find_data_parallel, wrong_tool.find_inference, slow.find_small_buckets,
-    slow.find_wait_for_data, slow.find_own_collectives, links.find,
+    slow.find_wait_for_data, slow.find_own_collectives, slow_link.find,
 )  # fmt: skip
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 

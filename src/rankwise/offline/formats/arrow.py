@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.offline.addresses import Address, Place
-from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.columns import is_number
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
+from rankwise.offline.row_batches import Batch, Selection
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, rows_from
 from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
 

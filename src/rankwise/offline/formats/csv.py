@@ -15,9 +15,9 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Column, Row, Selection
 from rankwise.offline.format import Format, Parts
 from rankwise.offline.parts import column_names
+from rankwise.offline.row_batches import Column, Row, Selection
 from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, LinesSource, entries, json_text, plain_rows
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError

@@ -11,12 +11,12 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place
-from rankwise.offline.batches import FILE_COLUMN, Batch, Column, Selection, is_arrow
 from rankwise.offline.columns import is_number, is_tensors, tensors
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import folder_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import column_names
+from rankwise.offline.row_batches import FILE_COLUMN, Batch, Column, Selection, is_arrow
 from rankwise.offline.text_lines import entries, json_text
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError

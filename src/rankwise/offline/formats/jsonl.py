@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Row, Selection, is_fractional
 from rankwise.offline.format import Format, Parts
 from rankwise.offline.parts import column_names
+from rankwise.offline.row_batches import Row, Selection, is_fractional
 from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, plain_rows
 
 _MAX_DEPTH = 250  # of lists and objects in each other: whatever copies or writes them calls itself for each level

@@ -12,9 +12,9 @@ import numpy as np
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
-from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
+from rankwise.offline.row_batches import Batch, Selection
 from rankwise.offline.values import NUMBERS, Array, as_array
 from rankwise.offline.workspace import PredictError
 

@@ -10,14 +10,14 @@ import numpy as np
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
-from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import ml_dtypes
+from rankwise.offline.row_batches import Batch, Selection
 from rankwise.offline.values import Array, as_array
 from rankwise.offline.workspace import PredictError
-from rankwise.weights.records import Damaged, TensorRecord
 from rankwise.weights.safetensors_file import NAMES, header_of, read_safetensors
+from rankwise.weights.tensor_records import Damaged, TensorRecord
 
 
 class SafetensorsSource(Source):

@@ -19,9 +19,9 @@ from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
 from rankwise.pool.api.model import Model, check_models, is_importing_script
 from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited, checked_options, checked_seed, is_request, stream_options
 from rankwise.pool.backend import Backend, Growing, PoolOptions, check_shape, start
-from rankwise.pool.clock import monotonic
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
+from rankwise.pool.monotonic import monotonic
 from rankwise.pool.schedule.state import ModelState, seed_of
 from rankwise.pool.stats import register
 

@@ -20,9 +20,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rankwise.pool.clock import monotonic, monotonic_ns
 from rankwise.pool.errors import Death
 from rankwise.pool.memory.shared_memory import Segment
+from rankwise.pool.monotonic import monotonic, monotonic_ns
 from rankwise.pool.schedule.state import Seat
 
 MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it

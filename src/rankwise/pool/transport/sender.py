@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.clock import monotonic
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part, each_node
 from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
+from rankwise.pool.monotonic import monotonic
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.scheduler import UNKNOWN_S
 from rankwise.pool.schedule.state import Action, Load, ModelState, Order, Run, WorkerState

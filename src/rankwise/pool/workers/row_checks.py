@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, exact_bytes, joined, leaves
-from rankwise.pool.workers.loading import Loaded, random_states
+from rankwise.pool.workers.building import Loaded, random_states
 from rankwise.pool.workers.runner import Call, Unbatchable, check_gpu_usable, cut, is_out_of_memory, own
 
 # How far two computations of the same row may be apart, relative to its largest number.

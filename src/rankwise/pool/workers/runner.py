@@ -15,7 +15,7 @@ import torch
 from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
 from rankwise.pool.memory.requests import failure, text_of_error
 from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
-from rankwise.pool.workers.loading import Loaded, release_gpu_memory, to_device
+from rankwise.pool.workers.building import Loaded, release_gpu_memory, to_device
 
 Again = Callable[[int], tuple[Any, ...]]
 Call = Callable[[tuple[Any, ...]], Any]

@@ -13,7 +13,6 @@ from typing import Any
 from weakref import WeakSet
 
 from rankwise.files import text_if_readable
-from rankwise.pool.clock import monotonic, monotonic_ns
 from rankwise.pool.errors import (
     Death,
     OomWatch,
@@ -27,6 +26,7 @@ from rankwise.pool.errors import (
 )
 from rankwise.pool.memory.encoding import described
 from rankwise.pool.memory.requests import Reader
+from rankwise.pool.monotonic import monotonic, monotonic_ns
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, derived
 from rankwise.pool.schedule.tasks import Chunk, Task

@@ -36,8 +36,8 @@ from rankwise.pool.transport.connection import (
     send,
     wait_at_most,
 )
+from rankwise.pool.workers.building import KEPT_S, Loaded, free_memory, keep_freed_memory, load, return_unused_memory, seed_all, seeded
 from rankwise.pool.workers.lanes import MOST_BYTES, Inputs, Outputs, Results, requests_of
-from rankwise.pool.workers.loading import KEPT_S, Loaded, free_memory, keep_freed_memory, load, return_unused_memory, seed_all, seeded
 from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import GpuUnusable, Runner, check_gpu_usable, ran_out
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.network import Resolved, interfaces, is_loopback, is_own, resolve
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "names"
 

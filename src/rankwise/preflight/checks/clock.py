@@ -9,7 +9,7 @@ Warns with RW616 above 1 s, fails above 60 s.
 from __future__ import annotations
 
 from rankwise.meet.differences import hosts_text
-from rankwise.preflight.job import CheckedJob, Seen
+from rankwise.preflight.facts import CheckedJob, Seen
 from rankwise.sizes import seconds_text
 
 GROUP = "resources"

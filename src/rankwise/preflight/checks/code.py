@@ -12,7 +12,7 @@ import ast
 import hashlib
 from pathlib import Path
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "parity"
 _MOST_FILES = 500

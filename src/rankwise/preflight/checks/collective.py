@@ -9,7 +9,7 @@ what the slowest link does alone and less than 1 Gbit/s.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import CheckedJob, Seen
+from rankwise.preflight.facts import CheckedJob, Seen
 from rankwise.preflight.measured import measured, rate_of
 from rankwise.sizes import rate_text
 

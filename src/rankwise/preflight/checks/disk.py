@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"

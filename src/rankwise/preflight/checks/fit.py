@@ -9,7 +9,7 @@ Fails with RW640 where not even one sample fits, or where the step itself fails.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 

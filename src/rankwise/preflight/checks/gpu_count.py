@@ -8,7 +8,7 @@ although there are GPUs, and where the kinds differ.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "gpus"
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rankwise.findings import Severity
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 from rankwise.preflight.gpus import slowed_text
-from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "gpus"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from rankwise.findings import Place
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "gpus"

@@ -7,7 +7,7 @@ Warns with RW634.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "gpus"
 

@@ -9,7 +9,7 @@ Fails with RW114.
 from __future__ import annotations
 
 from rankwise.meet.links import blame
-from rankwise.preflight.job import CheckedJob, Seen
+from rankwise.preflight.facts import CheckedJob, Seen
 
 GROUP = "ports"
 

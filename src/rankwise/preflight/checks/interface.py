@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rankwise.meet import network
-from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "names"
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from rankwise.findings import Place
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text, seconds_text
 
 GROUP = "resources"

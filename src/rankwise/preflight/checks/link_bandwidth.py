@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rankwise.preflight.job import CheckedJob, Facts, Seen
+from rankwise.preflight.facts import CheckedJob, Facts, Seen
 from rankwise.preflight.measured import find_bad_links, is_explained, measured, rate_of
 from rankwise.sizes import rate_text
 

@@ -8,7 +8,7 @@ Fails with RW608, and says how much the path carries.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import CheckedJob, Facts, Seen
+from rankwise.preflight.facts import CheckedJob, Facts, Seen
 from rankwise.preflight.measured import find_bad_links, has_swallowed
 
 GROUP = "links"

@@ -7,7 +7,7 @@ Fails with RW606 from 100 ms, warns from 10 ms.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import CheckedJob, Seen
+from rankwise.preflight.facts import CheckedJob, Seen
 from rankwise.preflight.measured import SLOW_ANSWER_S, find_bad_links
 from rankwise.sizes import seconds_text
 

@@ -7,7 +7,7 @@ Fails with RW605 from 5 % in one direction, warns from 2 %. Two rounds of pairs 
 
 from __future__ import annotations
 
-from rankwise.preflight.job import CheckedJob, Facts, Seen
+from rankwise.preflight.facts import CheckedJob, Facts, Seen
 from rankwise.preflight.measured import LOSSY, find_bad_links, loss_of
 
 GROUP = "links"

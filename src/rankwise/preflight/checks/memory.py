@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 

@@ -13,7 +13,7 @@ import platform
 import re
 from pathlib import Path
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "parity"
 _TITLES = {

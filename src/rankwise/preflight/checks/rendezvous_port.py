@@ -16,7 +16,7 @@ from rankwise.findings import Place
 from rankwise.meet.differences import hosts_text
 from rankwise.meet.network import interfaces, own_addresses, resolve
 from rankwise.meet.ports import ListeningProcess, find_listeners, try_port
-from rankwise.preflight.job import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Host, Seen, seeing_hosts
 
 GROUP = "ports"
 _CONNECT_S = 4.0

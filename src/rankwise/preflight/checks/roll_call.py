@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.roster import claimed_twice, missing_numbers
-from rankwise.preflight.job import CheckedJob, Host, Seen
+from rankwise.preflight.facts import CheckedJob, Host, Seen
 from rankwise.sizes import seconds_text
 
 GROUP = "names"

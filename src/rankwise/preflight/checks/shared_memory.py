@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"

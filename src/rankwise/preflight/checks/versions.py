@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rankwise.meet.differences import find_difference
-from rankwise.preflight.job import CheckedJob, Facts, Here, Seen, seeing_hosts
+from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen, seeing_hosts
 
 GROUP = "parity"
 _TITLES = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import hooks, process
-from . import links, record
+from . import record, tcp_info
 
 HAS_SPANS = os.environ.get("RANKWISE_PROFILE") == "1"
 _MOST_SPANS, _SPANS_AT_ONCE = 400_000, 512
@@ -71,7 +71,7 @@ def _restart(now: int) -> None:
 def _flush(now: int) -> None:
     global _since_ns
     parts: dict[str, Any] = {part: round(ns / 1e6, 3) for part, ns in _spent.items()}
-    links.look()
+    tcp_info.look()
     record.write("times", steps=_steps, wall=round((now - _since_ns) / 1e6, 3), audit=round(record.spent_ns() / 1e6, 3), **parts)
     _restart(now)
 

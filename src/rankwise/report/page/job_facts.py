@@ -11,7 +11,7 @@ from rankwise.evidence.audit import Times, total_times
 from rankwise.report.page.markup import Html, block, joined, tag
 from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import short_ranks
-from rankwise.report.wording import duration_text
+from rankwise.report.safe_text import duration_text
 from rankwise.version import __version__
 
 _MAX_BLIND = 30

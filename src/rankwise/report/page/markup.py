@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from rankwise.report.wording import printable
+from rankwise.report.safe_text import printable
 
 _VOID = frozenset({"meta", "br"})
 _INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*")

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rankwise.evidence.collectives import CollectiveLog, LoggedCollective, Signature
+from rankwise.evidence.collective_log import CollectiveLog, LoggedCollective, Signature
 from rankwise.evidence.records import JobEvidence
 from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import DEFAULT_GROUPS

@@ -21,9 +21,9 @@ from typing import Any
 from rankwise.serve.binary import read_infer
 from rankwise.serve.exchange import HttpRequest, HttpResponse
 from rankwise.serve.front import Front
-from rankwise.serve.fronts.frames import CANCEL, DRAIN, HEARTBEAT, INFER, OUTPUTS, REQUEST, RESPONSE, SETUP, Frames, pack, unpack
+from rankwise.serve.fronts.framing import CANCEL, DRAIN, HEARTBEAT, INFER, OUTPUTS, REQUEST, RESPONSE, SETUP, Frames, pack, unpack
 from rankwise.serve.http import Limits
-from rankwise.serve.messages import InferRequest, InferResponse
+from rankwise.serve.infer_request import InferRequest, InferResponse
 from rankwise.serve.rest import Rest, written
 
 log = logging.getLogger("rankwise.serve")
@@ -126,7 +126,7 @@ class FrontEnds:
         connections, taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, taken:
             fds = theirs.fileno(), taken.fileno()
-            command = [sys.executable, "-P", "-m", "rankwise.serve.fronts.child", *map(str, fds)]
+            command = [sys.executable, "-P", "-m", "rankwise.serve.fronts.front_end_process", *map(str, fds)]
             environ = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}  # where we found our modules
             process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=environ)
         connections.setblocking(False)

@@ -21,7 +21,7 @@ from rankwise.serve.errors import NotFound, RequestError
 from rankwise.serve.health import Health
 from rankwise.serve.numbers import Numbers
 from rankwise.serve.rest import server_metadata
-from rankwise.serve.rpc.tensors import read_infer, write_infer
+from rankwise.serve.rpc.contents import read_infer, write_infer
 from rankwise.serve.rpc.types import POOL, SERVICES, message, methods
 from rankwise.serve.tracing import Tracing
 
