@@ -73,7 +73,7 @@ class TestTwoNodesOnOneMachine:
         waiting.send_signal(signal.SIGINT)
         out, err = waiting.communicate(timeout=20)
 
-        assert waiting.returncode == 130 and time.monotonic() - started < 5
+        assert waiting.returncode == 130 and time.monotonic() - started < 15
         assert "Traceback" not in err and not out
 
     def test_the_time_limit_holds_also_while_waiting(self, free_port: int, tmp_path: Path) -> None:
