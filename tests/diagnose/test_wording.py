@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.diagnose.wording import at, group_text, relative_to, seconds_text, verb
+from rankwise.diagnose.wording import at, group_text, in_short, relative_to, seconds_text, verb
 from rankwise.findings import Finding, Place, Wait
 from tests.diagnose.jobs import frame_of
 
@@ -59,3 +59,11 @@ def test_paths_become_relative_to_where_the_job_was_started() -> None:
     assert [place.file for place in told.culprits] == ["train.py", "/home/ada/ab/x.py", None]
     assert [wait.file for wait in told.waiting] == ["pkg/net.py", "<string>"]
     assert relative_to(finding, "") == finding
+
+
+def test_a_long_summary_is_not_cut_inside_of_brackets() -> None:
+    whole = "the models differ between ranks (size mismatch): parameter 5.weight has shape [10, 4] float32 on rank 0 and [12, 4] on rank 1"
+
+    found = in_short(Finding("RW216", "different-models", "error", True, whole))
+
+    assert (found.summary, found.why) == ("the models differ between ranks (size mismatch)", whole)

@@ -237,16 +237,21 @@ class StreamOfRank(IterableDataset[Any]):
             numbers.clear()
         if self.how == "shuffled by a generator of its own":
             own.shuffle(numbers)
+        if self.how == "skips a sample" and rank:
+            del numbers[7]
+        if self.how == "ends earlier" and rank:
+            del numbers[14:]
         noise = own.random() if self.how == "changed at random" else 0.0
         return ({"name": f"sample {number}", "x": xs[number] + noise, "kind": "number"} for number in numbers)
 
 
-def train_over_streams_of_ranks(how: str, num_workers: int = 0) -> int:
+def train_over_streams_of_ranks(how: str, num_workers: int = 0, is_counted: bool = False) -> int:
     """How many samples all ranks trained."""
     model = wrap(nn.Linear(1, 1), device="cpu")
     step = Step(model, optimizer_of("sgd", model))
     num_samples = 0.0
-    for batch in step.over(Loader(StreamOfRank(how), batch_size=3, num_workers=num_workers)):
+    loader = Loader(StreamOfRank(how), batch_size=3, num_workers=num_workers)
+    for batch in step.over(loader, (lambda batch: len(batch["x"])) if is_counted else None):
         with step:
             loss = model(batch["x"][:, None]).mean()
         num_samples += step.num_samples

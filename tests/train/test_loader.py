@@ -318,7 +318,25 @@ def test_a_stream_that_is_another_one_on_each_rank_is_refused_before_the_first_s
     outcomes = farm.ranks("train_over_streams_of_ranks", 2, how=how)
 
     assert [outcome.code for outcome in outcomes] == ["RW703"] * 2, outcomes
-    assert "rank 1 reads other samples from the stream" in outcomes[0].error
+    said = "finds 0 samples in the stream at first" if how == "empty on one rank" else "reads other samples from the stream"
+    assert f"rank 1 {said}" in outcomes[0].error
+
+
+@pytest.mark.parametrize("is_counted", [False, True], ids=["by samples", "by count"])
+@pytest.mark.parametrize(("how", "said"), [("skips a sample", "by now"), ("ends earlier", "2 samples in the stream next, rank 0 6")])
+def test_a_stream_that_becomes_another_one_on_a_rank_is_refused_there(farm: Farm, how: str, said: str, is_counted: bool) -> None:
+    outcomes = farm.ranks("train_over_streams_of_ranks", 2, how=how, is_counted=is_counted, timeout_s=20)
+
+    assert [outcome.code for outcome in outcomes] == ["RW703"] * 2, outcomes
+    assert said in outcomes[0].error
+
+
+def test_what_a_stream_gives_is_compared_again_now_and_then() -> None:
+    loader = Loader(Stream(Numbers(400)), batch_size=2)
+
+    outlined = [number for number, portion in enumerate(loader.portions()) if portion.outline is not None]
+
+    assert outlined == [0, 1, 2, 4, 8, 16, 32, 64, 128, 192]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

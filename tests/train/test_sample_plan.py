@@ -38,6 +38,11 @@ def test_pad_repeats_fewer_samples_than_there_are_ranks_and_gives_all_the_same_n
     assert len(sizes) == 1
 
 
+@given(lengths, batches, ranks, st.integers(1, 4))
+def test_pad_makes_no_step_of_repeated_samples_alone(length: int, batch: int, world_size: int, least: int) -> None:
+    assert Plan(length, batch, world_size, "pad", least=least).num_steps == -(-length // batch)
+
+
 @given(lengths, batches, ranks)
 def test_drop_leaves_out_only_the_incomplete_step(length: int, batch: int, world_size: int) -> None:
     assert positions(Plan(length, batch, world_size, "drop")) == list(range(length - length % batch))

@@ -87,6 +87,7 @@ def test_where_no_rank_has_a_batch_there_is_nothing_to_do(others: Any) -> None:
 class Portion:
     def __init__(self, num_samples: int, everywhere: int) -> None:
         self.batch, self.num_samples, self.num_samples_global = list(range(num_samples)), num_samples, everywhere
+        self.outline = None
 
 
 class Stream:

@@ -95,9 +95,14 @@ def in_short(finding: Finding) -> Finding:
     if len(finding.summary) <= _SUMMARY:
         return finding
     head = finding.summary[:_SUMMARY]
-    cut = max(head.rfind(mark) for mark in ("; ", ": ", ", ", " (", ". "))
+    marks = [place for place in range(len(head)) if head.startswith(("; ", ": ", ", ", " (", ". "), place)]
+    cut = max((place for place in marks if _closes_its_brackets(head[:place])), default=0)  # a shape is not cut in two
     short = head[:cut] if cut > _SUMMARY // 2 else head[: head.rfind(" ")] + " …"
     return replace(finding, summary=short, why=f"{finding.summary}; {finding.why}" if finding.why else finding.summary)
+
+
+def _closes_its_brackets(text: str) -> bool:
+    return all(text.count(opening) == text.count(closing) for opening, closing in ("()", "[]", "{}"))
 
 
 def _relative(place: _P, cwd: str) -> _P:

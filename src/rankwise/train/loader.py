@@ -16,7 +16,7 @@ from rankwise.train import batches, group
 from rankwise.train.captured import seed_rng
 from rankwise.train.errors import train_error
 from rankwise.train.sample_plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
-from rankwise.train.stream import Portion, StreamShard, is_same_stream
+from rankwise.train.stream import Portion, StreamShard
 
 log = logging.getLogger("rankwise.train")
 
@@ -98,7 +98,7 @@ class Loader:
         in_turn = self._in_turn
         in_turn.append(loop)
         try:
-            for portion in self._streamed(trains) if self.is_stream else self._planned(loop):
+            for portion in self._streamed() if self.is_stream else self._planned(loop):
                 if loop in self._open_loops:
                     self._open_loops.remove(loop)
                 self._open_loops.append(loop)
@@ -210,19 +210,13 @@ class Loader:
             share = plan.share(step, self.rank)
             yield Portion(batch, len(share.positions), share.num_samples, plan.step_size(step), share.positions.start, self.length)
 
-    def _streamed(self, trains: bool) -> Iterator[Portion]:
+    def _streamed(self) -> Iterator[Portion]:
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(self.epoch)
         options = self._dataloader_options()
         collate = options.pop("collate_fn", None) or default_collate
         shard = StreamShard(self.dataset, collate, self.loop.plan, self.rank, mixed_seed(self.seed, self.epoch))  # type: ignore[arg-type]
-        portions = iter(DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options))
-        first = next(portions, None)
-        if trains:
-            _check_same_stream(first)
-        if first is not None:
-            yield first
-            yield from portions
+        yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
 
     def _dataloader_options(self) -> dict[str, Any]:
         """The user's options; the DataLoader's own draws must not move the generator the model uses."""
@@ -329,17 +323,6 @@ class _WorkerSeeds:
         seed_rng(self.seed, worker_id)
         if self.then is not None:
             self.then(worker_id)
-
-
-def _check_same_stream(first: Portion | None) -> None:
-    """Raise if the ranks read different samples, of which each would leave out most; all of them call this, also without a sample."""
-    everyone = group.gathered(None if first is None else first.outline)
-    for rank, theirs in enumerate(everyone):
-        if not is_same_stream(theirs or {}, everyone[0] or {}):
-            why = "each rank reads the whole stream and keeps its part: one that is split by rank, or shuffled by a clock, loses samples"
-            whole = "give the loader the whole stream (nodesplitter=lambda shards: shards of a WebDataset), its generators seeded alike"
-            own = "for one that each rank reads its own part of: step.over(DataLoader(dataset, …)), without the loader"
-            raise train_error("RW703", f"rank {rank} reads other samples from the stream than rank 0", rank, why=why, next=(whole, own))
 
 
 def _unchanged(portion: Any) -> Any:

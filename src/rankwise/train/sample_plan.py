@@ -73,10 +73,12 @@ class Plan:
 
 
 def num_padding(rest: int, global_batch: int, world_size: int, least: int) -> int:
-    """How many samples are repeated, so that the `rest` of an epoch gives all ranks the same number."""
-    if rest == 0 or least * world_size > global_batch:
-        return -rest % world_size
-    return max(-(-rest // world_size), least) * world_size - rest
+    """How many samples are repeated, so that the `rest` of an epoch gives all ranks the same number; never into a step of their own."""
+    if rest == 0:
+        return 0
+    each = -(-rest // world_size)
+    wanted = (each if least * world_size > global_batch else max(each, least)) * world_size
+    return min(wanted, global_batch) - rest
 
 
 @cache

@@ -24,6 +24,7 @@ from rankwise.train.sample_plan import Plan
 Item = TypeVar("Item")
 Outline = dict[str, list[float]]  # for each part of a sample a number that says which it is, sample by sample
 _OUTLINED = 64  # samples that are enough to tell two streams apart
+_OUTLINED_EVERY = 64  # blocks, and more often at the beginning
 
 
 class Portion(NamedTuple):
@@ -35,7 +36,7 @@ class Portion(NamedTuple):
     num_samples_global: int  # on all ranks together
     first: int  # where its first one stands
     end: int  # where those end that are known to be there; from it on they are repeated
-    outline: Outline | None = None  # of the first block that was read of a stream
+    outline: Outline | None = None  # of some of the blocks of a stream
 
 
 @dataclass
@@ -55,7 +56,8 @@ class StreamShard(IterableDataset[Portion]):
         for number, (block, num_own) in enumerate(_drawn_alike(self._blocks(), self.seed)):
             if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
                 portion = self._portion(block, num_own, self.plan.done + number * self.plan.global_batch)
-                yield portion if number else portion._replace(outline=outline(block[:_OUTLINED]))
+                is_outlined = not number & (number - 1) or number % _OUTLINED_EVERY == 0
+                yield portion._replace(outline=outline(block[:_OUTLINED])) if is_outlined else portion
 
     def _blocks(self) -> Iterator[tuple[list[Any], int]]:
         """The stream in global batches, and how many samples of each are not repeated; the last one as `uneven` wants it."""

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from rankwise.errors import TrainError
 from rankwise.train import group
 from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
 from rankwise.train.sample_plan import Plan
+from rankwise.train.stream import Portion, is_same_stream
 
 Count = Callable[[Any], float]  # samples, tokens, or the sum of their weights
 
@@ -44,7 +46,7 @@ def window_of(plan: Plan, first: int, accumulate: int) -> tuple[int, int]:
 
 def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:
     """The windows of a stream; one is read whole, because only then it is known how many samples it has."""
-    portions = loader.portions(trains=True)
+    portions = _read_alike(loader.portions(trains=True), accumulate)
     while window := list(islice(portions, accumulate)):
         total = sum(portion.num_samples_global for portion in window)
         for number, portion in enumerate(window, 1):
@@ -58,7 +60,7 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
     A rank that has fewer batches than another, or one in which nothing counts, takes part with the last that did, at no weight: the ranks
     must do the same number of steps, and DDP's collectives with them.
     """
-    source = _with_counts(batches, count)
+    source = _with_counts(batches, accumulate, count)
     world_size = group.world_size()
     spare: Any = None
     is_first = True
@@ -79,9 +81,43 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
             yield Micro(batch, samples, samples * world_size / (total or 1), number == num_batches)
 
 
-def _with_counts(batches: Iterable[Any], count: Count) -> Iterator[tuple[Any, float]]:
+def _with_counts(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[tuple[Any, float]]:
     if not isinstance(batches, Loader):
         yield from ((batch, count(batch)) for batch in batches)
         return
-    for portion in batches.portions(trains=True):
+    portions = batches.portions(trains=True)
+    for portion in _read_alike(portions, accumulate) if batches.is_stream else portions:
         yield portion.batch, count(portion.batch) if portion.num_samples else 0
+
+
+def _read_alike(portions: Iterator[Portion], accumulate: int) -> Iterator[Portion]:
+    """The portions of a stream, of which each rank reads all and keeps its part, as long as all ranks read the same.
+
+    A sample that one rank alone skips (a download that failed) moves all that follow, and a stream that ends earlier there leaves the
+    other ranks waiting in DDP's collectives. How many samples there are is compared in each window, what they are now and then.
+    """
+    is_first = True
+    while True:
+        window = list(islice(portions, accumulate))
+        counts = group.gathered_numbers([len(window), sum(portion.num_samples_global for portion in window)])
+        for rank, (_, num_samples) in enumerate(counts):
+            if counts[rank] != counts[0]:
+                now = "at first" if is_first else "next"
+                raise _other_samples(rank, f"rank {rank} finds {num_samples:.0f} samples in the stream {now}, rank 0 {counts[0][1]:.0f}")
+        if not window:
+            return
+        if outlines := [portion.outline for portion in window if portion.outline is not None]:
+            everyone = group.gathered(outlines)
+            for rank, theirs in enumerate(everyone):
+                if not all(map(is_same_stream, theirs, everyone[0])):
+                    now = "" if is_first else " by now"
+                    raise _other_samples(rank, f"rank {rank} reads other samples from the stream than rank 0{now}")
+        is_first = False
+        yield from window
+
+
+def _other_samples(rank: int, summary: str) -> TrainError:
+    why = "each rank reads the whole stream and keeps its part: one that is split by rank, shuffled by a clock or skips samples loses some"
+    whole = "give the loader the whole stream (nodesplitter=lambda shards: shards of a WebDataset), its generators seeded alike"
+    own = "for one that each rank reads its own part of: step.over(DataLoader(dataset, …)), without the loader"
+    return train_error("RW703", summary, rank, why=why, next=(whole, own))
