@@ -133,6 +133,8 @@ def test_a_batch_of_broken_rows_has_no_columns_and_keeps_what_is_kept() -> None:
         ([True], np.bool_),
         ([[1, 2], [3, 4]], np.int64),
         ([np.ones(2, ">f4")], np.float32),
+        ([np.ones(2, np.uint8), np.ones(2, np.float32)], None),
+        ([np.int64(1), 2], np.int64),
         ([[1], [1, 2]], None),
         (["a"], None),
         ([b"a"], None),

@@ -17,7 +17,7 @@ import torch
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.files import stamp_of
 from rankwise.offline.addresses import path_or_address
-from rankwise.offline.row_batches import FILE_COLUMN, as_column
+from rankwise.offline.row_batches import FILE_COLUMN, as_column, have_one_dtype
 from rankwise.offline.values import as_array, by_text, copied, is_numbers, named_parts, own, storable
 from rankwise.offline.workspace import PredictError
 from rankwise.pool.api.model import named_list, output_names
@@ -157,6 +157,8 @@ class Runner(torch.nn.Module):
 
         if FILE_COLUMN in columns:
             loaded = [own(self._load(path)) for path in columns[FILE_COLUMN]]  # a loader may fill one buffer again and again
+            if not have_one_dtype(loaded):
+                raise ValueError("the files of a batch are of several dtypes")
             if all(isinstance(item, torch.Tensor) for item in loaded):
                 return [tensor(torch.stack(loaded))]
             return [tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]

@@ -144,10 +144,19 @@ def as_column(values: list[Any]) -> Column:
     if not values or isinstance(values[0], (str, bytes, dict)) or values[0] is None:
         return values
     try:
-        array = np.asarray([as_array(value) if is_tensor(value) else value for value in values])
+        arrays = [as_array(value) if is_tensor(value) else value for value in values]
+        if not have_one_dtype(arrays):
+            return values
+        array = np.asarray(arrays)
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, or of what no array can hold
         return values
     return array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in NUMBERS else values
+
+
+def have_one_dtype(values: Iterable[Any]) -> bool:
+    """False for arrays of several: as one array they would take the widest of these, and what becomes of a row would depend on the rows
+    beside it. Python's own numbers have none."""
+    return len({value.dtype for value in values if hasattr(value, "dtype")}) < 2
 
 
 def is_fractional(value: Any) -> bool:
