@@ -180,6 +180,14 @@ def test_a_missing_value_is_named_where_the_model_fails_on_it() -> None:
     assert row == 1 and message.endswith("; 'a' is missing in this row")
 
 
+def test_a_text_among_numbers_is_named_where_the_model_fails_on_it() -> None:
+    outcome = Runner(Net(lambda linear, x: linear(x)), "", stack=True)({"a": [1.0, "n/a", 3.0], "b": np.ones(3)}, 3)
+
+    assert worked(outcome) == [0, 2]
+    ((row, _, message),) = outcome["errors"]
+    assert row == 1 and message.endswith("; 'a' is 'n/a' in this row")
+
+
 def test_rows_do_not_depend_on_the_numbers_beside_them() -> None:
     """One fraction makes floating point of a file's whole column; a vocabulary's rows are still whole numbers."""
     outcome = Runner(nn.Embedding(4, 2), "", stack=True)({"x": np.array([0.0, 1.0, 2.5, 3.0])}, 4)
