@@ -88,9 +88,9 @@ def test_only_one_process_has_it(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     code = """if True:
         import pathlib, sys
-        from rankwise.offline import journal
+        from rankwise.offline import record_log
         from rankwise.offline.record_log import InUse, Journal
-        journal._PATIENCE_S = 0.1
+        record_log._PATIENCE_S = 0.1
         try:
             Journal(pathlib.Path(sys.argv[1]))
         except InUse:
