@@ -10,6 +10,7 @@ RankwiseError
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,6 +79,27 @@ class WorkerError(RankwiseError):
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n\n{self.traceback.rstrip()}" if self.traceback else super().__str__()
+
+
+# The words of allocators on several systems, and of CUDA's libraries.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Python's own error, the kernel's, or those of torch's allocators, of which the CPU's is a plain RuntimeError."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in text_of_error(error) for words in _NO_MEMORY)
+    )
+
+
+def text_of_error(error: BaseException) -> str:
+    """The error's own words; its type where it has none that can be had."""
+    try:
+        return str(error)
+    except BaseException:
+        return type(error).__name__
 
 
 def headline(traceback: str) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from rankwise.offline.child import Runner, as_columns, build_runner
+from rankwise.offline.row_batches import as_column
 
 Pair = namedtuple("Pair", ["mean", "label"])
 
@@ -179,6 +180,14 @@ def test_a_missing_value_is_named_where_the_model_fails_on_it() -> None:
     assert row == 1 and message.endswith("; 'a' is missing in this row")
 
 
+def test_a_text_among_numbers_is_named_where_the_model_fails_on_it() -> None:
+    outcome = Runner(Net(lambda linear, x: linear(x)), "", stack=True)({"a": [1.0, "n/a", 3.0], "b": np.ones(3)}, 3)
+
+    assert worked(outcome) == [0, 2]
+    ((row, _, message),) = outcome["errors"]
+    assert row == 1 and message.endswith("; 'a' is 'n/a' in this row")
+
+
 def test_rows_do_not_depend_on_the_numbers_beside_them() -> None:
     """One fraction makes floating point of a file's whole column; a vocabulary's rows are still whole numbers."""
     outcome = Runner(nn.Embedding(4, 2), "", stack=True)({"x": np.array([0.0, 1.0, 2.5, 3.0])}, 4)
@@ -306,6 +315,24 @@ def test_a_loader_that_fills_one_buffer_again_gives_each_file_its_own_row() -> N
     (piece,) = runner({"__file__": ["1.bin", "2.bin", "3.bin"]}, 3)["pieces"]
 
     assert piece["output"].tolist() == [1.0, 2.0, 3.0]
+
+
+def scaled_by_dtype(x: torch.Tensor) -> torch.Tensor:
+    """What many a transform does: bytes go from 0 to 255, everything else from 0 to 1."""
+    return x[:, 0] / 255 if x.dtype == torch.uint8 else x[:, 0]
+
+
+def test_a_row_keeps_its_dtype_beside_rows_of_another(tmp_path: Path) -> None:
+    rows = [np.full(2, 255, np.uint8), np.full(2, 0.5, np.float32), np.full(2, 51, np.uint8)]
+    paths = [str(tmp_path / f"{i}.npy") for i in range(len(rows))]
+    for path, row in zip(paths, rows):
+        np.save(path, row)
+
+    for columns in ({"__file__": paths}, {"x": as_column(list(rows))}):
+        outcome = Runner(scaled_by_dtype, "", stack=True)(columns, 3)
+
+        assert outcome["errors"] == []
+        assert np.concatenate([piece["output"] for piece in outcome["pieces"]]).tolist() == [1.0, 0.5, np.float32(0.2)]
 
 
 def test_outputs_in_memory_that_the_model_uses_again_stay_what_they_were() -> None:

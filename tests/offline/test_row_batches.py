@@ -133,6 +133,8 @@ def test_a_batch_of_broken_rows_has_no_columns_and_keeps_what_is_kept() -> None:
         ([True], np.bool_),
         ([[1, 2], [3, 4]], np.int64),
         ([np.ones(2, ">f4")], np.float32),
+        ([np.ones(2, np.uint8), np.ones(2, np.float32)], None),
+        ([np.int64(1), 2], np.int64),
         ([[1], [1, 2]], None),
         (["a"], None),
         ([b"a"], None),
@@ -166,3 +168,27 @@ def test_whole_numbers_of_a_fractional_column_become_floating_point() -> None:
 
     assert batch.columns["x"].dtype == np.float64
     assert repr(batch.columns["y"]) == "[[1.0], [1.0, 2.0], 'a']"
+
+
+BEYOND, LARGE = (1 << 63) + 1, (1 << 53) + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "fractional", "dtype", "rounded"),
+    [
+        ([1, LARGE, BEYOND], (), np.int64, [2]),
+        ([BEYOND, -1], (), np.int64, [0]),
+        ([1, LARGE, 1.5], (), np.float64, [1]),
+        ([1, LARGE], ("x",), np.float64, [1]),
+        ([LARGE, -LARGE], (), np.int64, []),
+        ([10**19, 1], (), np.float64, []),
+        ([12345678901234567000, float("nan"), float("inf")], (), np.float64, []),
+        ([[1, 2.5], [LARGE, 1], [1, 1]], (), np.float64, [1]),
+        ([np.uint64(BEYOND)], (), np.uint64, []),
+    ],
+)
+def test_a_whole_number_that_would_be_rounded_costs_its_row(values: list[Any], fractional: Any, dtype: Any, rounded: list[int]) -> None:
+    batch = of_rows([Row({"x": value}) for value in values], 0, (["x"], []), fractional=fractional)
+
+    assert sorted(batch.broken) == rounded
+    assert batch.columns["x"].dtype == dtype

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 
@@ -79,6 +80,24 @@ def test_an_archive_around_a_checkpoint_is_not_a_damaged_one(tmp_path: Path, met
         archive.writestr("run/last.pt", b"0" * 1000)
 
     assert "without data.pkl; it has" in refused(tmp_path / "last.zip", "RW733")
+
+
+def test_a_checkpoint_that_was_packed_again_is_not_a_damaged_one(tmp_path: Path) -> None:
+    """torch.load reads it, so the finding says how to get out."""
+    torch.save(values(100), tmp_path / "last.pt")
+    with zipfile.ZipFile(tmp_path / "last.pt") as whole, zipfile.ZipFile(tmp_path / "again.pt", "w", zipfile.ZIP_DEFLATED) as again:
+        for name in whole.namelist():
+            again.writestr(name, whole.read(name))
+
+    said = refused(tmp_path / "again.pt", "RW733")
+
+    assert "packed again" in said and "unzip -d unpacked again.pt" in said
+
+
+def test_a_file_of_joblib_is_not_a_damaged_pickle(tmp_path: Path) -> None:
+    joblib.dump({name: tensor.numpy() for name, tensor in values(3).items()}, tmp_path / "last.joblib")
+
+    assert "a file of joblib.dump" in refused(tmp_path / "last.joblib", "RW733")
 
 
 def test_a_part_may_be_of_any_format_but_no_index(tmp_path: Path) -> None:

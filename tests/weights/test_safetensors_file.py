@@ -37,6 +37,16 @@ def test_overlaps_and_holes(tmp_path: Path, weight_at: int, bias_at: int, size: 
     assert said in found.why
 
 
+def test_a_dtype_of_which_several_numbers_share_a_byte_costs_its_own_tensor(tmp_path: Path) -> None:
+    fours = torch.zeros(4, 8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    save_file({"net.weight": torch.ones(2, 2), "net.bias": torch.ones(2), "four": fours}, tmp_path / "x.safetensors")
+    model = nn.Linear(2, 2)
+
+    assert rankwise.load_weights(model, tmp_path / "x.safetensors", prefix="net.").loaded == 2
+    with pytest.raises(CheckpointError, match="it is f4, of which several numbers share a byte"):
+        convert_to_safetensors(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
+
+
 def test_a_shape_that_no_tensor_has(tmp_path: Path) -> None:
     safetensors_with(tmp_path / "x.safetensors", {"x": {"dtype": "F32", "shape": [0, 1 << 62, 1 << 62], "data_offsets": [0, 0]}}, b"")
 

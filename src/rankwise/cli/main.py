@@ -1,4 +1,4 @@
-"""The command line: finds the command, and turns a RankwiseError into its finding and exit code 2."""
+"""The command line: finds the command, and turns a RankwiseError, or memory that ran out, into a finding and exit code 2."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import importlib
 import os
 import sys
 
+from rankwise.causes import load_cause
 from rankwise.cli.options import COMMANDS, Parser, print_finding
-from rankwise.errors import RankwiseError, UsageError
+from rankwise.errors import RankwiseError, UsageError, is_out_of_memory, text_of_error
 from rankwise.version import __version__
 
 
@@ -36,6 +37,13 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone; Python would complain once more when it closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        steps = ("give it more, or less to do: ulimit -v, the limit of the container, and free -h say what there is",)
+        summary = f"rankwise {words[0]} ran out of memory"
+        print_finding(load_cause("RW408").finding(summary, certain=True, why=text_of_error(error)[:300], instead=steps))
+        return 2
 
 
 def build_parser() -> argparse.ArgumentParser:

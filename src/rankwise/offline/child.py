@@ -17,7 +17,7 @@ import torch
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.files import stamp_of
 from rankwise.offline.addresses import path_or_address
-from rankwise.offline.row_batches import FILE_COLUMN, as_column
+from rankwise.offline.row_batches import FILE_COLUMN, as_column, have_one_dtype
 from rankwise.offline.values import as_array, by_text, copied, is_numbers, named_parts, own, storable
 from rankwise.offline.workspace import PredictError
 from rankwise.pool.api.model import named_list, output_names
@@ -109,8 +109,8 @@ class Runner(torch.nn.Module):
                 return 2
             else:
                 for name, column in columns.items():
-                    if isinstance(column, list) and column[start] is None:  # then it came otherwise, and the model complains of that
-                        error.add_note(f"{name!r} is missing in this row")
+                    if isinstance(column, list) and (odd := _oddness(column, start)):  # then it came otherwise: the model complains of that
+                        error.add_note(f"{name!r} is {odd} in this row")
                 done.errors.append(_row_error(start, error))
             return 0
 
@@ -157,6 +157,8 @@ class Runner(torch.nn.Module):
 
         if FILE_COLUMN in columns:
             loaded = [own(self._load(path)) for path in columns[FILE_COLUMN]]  # a loader may fill one buffer again and again
+            if not have_one_dtype(loaded):
+                raise ValueError("the files of a batch are of several dtypes")
             if all(isinstance(item, torch.Tensor) for item in loaded):
                 return [tensor(torch.stack(loaded))]
             return [tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
@@ -239,6 +241,16 @@ def _as_column(name: str, value: Any, length: int) -> Any:
     if len(entries) != length and all(shape is not None and shape[1][:1] == (length,) for shape in shapes):
         raise Unusable(f"the model returned a list of {len(entries)} tensors of {length} rows each; return them as a tuple or a dictionary")
     return np.stack(entries) if len(shapes) == 1 and None not in shapes else entries
+
+
+def _oddness(column: list[Any], row: int) -> str:
+    """What a row has where others have numbers: nothing, or a text."""
+    if isinstance(value := column[row], str):
+        return repr(value[:100]) if any(isinstance(other, (int, float)) for other in column[:_MOST_LOOKED_AT]) else ""
+    return "missing" if value is None else ""
+
+
+_MOST_LOOKED_AT = 64  # it is asked of each row that fails
 
 
 def _row_error(row: int, error: BaseException) -> list[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.offline.lazy import pa
-from rankwise.offline.values import NUMBERS, as_array, is_tensor
+from rankwise.offline.values import EXACT, NUMBERS, as_array, is_held_by_float, is_tensor
 
 # np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
 Column = Any
@@ -133,8 +133,10 @@ def of_rows(
         # what stands in for a broken row never reaches the model; it keeps the column an array
         filler = next(row.values for i, row in enumerate(rows) if i not in broken)
         whole = [filler if i in broken else row.values for i, row in enumerate(rows)]
-        columns = {name: as_column([values[name] for values in whole]) for name in chosen[0]}
-        columns |= {name: _floating(columns[name]) for name in fractional}
+        for name in chosen[0]:
+            columns[name], rounded = _exact_column([values[name] for values in whole], name in fractional)
+            for i in rounded:
+                broken.setdefault(i, f"{name!r} has a whole number that float64 rounds, and no other type holds beside the others")
     kept = {name: [row.kept.get(name) for row in rows] for name in chosen[1]}
     return Batch(first_row, columns, len(rows), broken, kept, position)
 
@@ -144,10 +146,21 @@ def as_column(values: list[Any]) -> Column:
     if not values or isinstance(values[0], (str, bytes, dict)) or values[0] is None:
         return values
     try:
-        array = np.asarray([as_array(value) if is_tensor(value) else value for value in values])
+        arrays = [as_array(value) if is_tensor(value) else value for value in values]
+        if not have_one_dtype(arrays):
+            return values
+        array = np.asarray(arrays)
+        if array.dtype.kind == "u" and not any(hasattr(value, "dtype") for value in values):
+            array = array.astype(np.float64)  # beside others it would be, too
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, or of what no array can hold
         return values
     return array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in NUMBERS else values
+
+
+def have_one_dtype(values: Iterable[Any]) -> bool:
+    """False for arrays of several: as one array they would take the widest of these, and what becomes of a row would depend on the rows
+    beside it. Python's own numbers have none."""
+    return len({value.dtype for value in values if hasattr(value, "dtype")}) < 2
 
 
 def is_fractional(value: Any) -> bool:
@@ -169,6 +182,31 @@ def _floating(column: Column) -> Column:
         return column.astype(np.float64) if _is_whole(column) else column
     entries = [as_column([value]) for value in column]
     return [entry[0].astype(np.float64).tolist() if _is_whole(entry) else value for entry, value in zip(entries, column)]
+
+
+def _exact_column(values: list[Any], is_fractional: bool) -> tuple[Column, list[int]]:
+    """The column, and the rows with whole numbers that it cannot hold. Without those beyond 64 bits the others may be integers."""
+    column = as_column(values)
+    if beyond := _rounded(column, values, 1 << 63):
+        filler = next((value for i, value in enumerate(values) if i not in beyond), None)
+        column = as_column([filler if i in beyond else value for i, value in enumerate(values)])
+    column = _floating(column) if is_fractional else column
+    return column, beyond + _rounded(column, values, EXACT)
+
+
+def _rounded(column: Column, values: list[Any], least: int) -> list[int]:
+    """The rows with whole numbers from `least` on that have become others."""
+    if not isinstance(column, np.ndarray) or column.dtype != np.float64 or not column.size:
+        return []
+    with np.errstate(invalid="ignore"):
+        large = np.flatnonzero((np.abs(column) >= least).reshape(len(column), -1).any(axis=1))
+    return [i for i in large.tolist() if _is_rounded(values[i], least)]
+
+
+def _is_rounded(value: Any, least: int) -> bool:
+    if isinstance(value, list):
+        return any(_is_rounded(item, least) for item in value)
+    return type(value) is int and abs(value) >= least and not is_held_by_float(value)
 
 
 def _is_whole(column: Column) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 NUMBERS = "biufc"  # numpy's kinds of them
+EXACT = 1 << 53  # up to here float64 holds every whole number
 
 
 def is_tensor(value: Any) -> bool:
@@ -59,6 +60,15 @@ def own(value: Any) -> Any:
 def copied(column: Any) -> Any:
     """A column that stands in its own memory, not in what a model or a worker uses again."""
     return np.array(column) if isinstance(column, np.ndarray) else [copied(v) if isinstance(v, np.ndarray) else v for v in column]
+
+
+def is_held_by_float(whole: int) -> bool:
+    """Whether it is the same number as floating point of 64 bits, as it stands or in the digits that such a number is written with."""
+    try:
+        number = float(whole)
+    except OverflowError:
+        return False
+    return whole == int(number) or whole == int(decimal.Decimal(repr(number)))
 
 
 def nbytes_of(value: Any) -> int:

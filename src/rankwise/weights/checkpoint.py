@@ -19,7 +19,7 @@ from rankwise.weights.safetensors_file import RANK_FILE, join_rank_files, read_i
 from rankwise.weights.state_dicts import is_training_key
 from rankwise.weights.tensor_records import CheckpointError, Content, Damaged, TensorRecord, joined_content
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
-from rankwise.weights.zipped import names_in_archive, open_archive
+from rankwise.weights.zipped import Repacked, names_in_archive, open_archive
 
 # In a folder, the first of these that is there is the model, as one file or as the index of several; others may be it in another format.
 _IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
@@ -28,6 +28,7 @@ _INDEX = ".index.json"
 _IS_INDEX = re.compile(r".*\.index(\.\w+)?\.json", re.DOTALL)  # diffusers puts a variant between: model.safetensors.index.fp16.json
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MAX_RANKS = 4096
+_HEAD = 4096  # bytes of a file that say what wrote it
 _IN_TORCHS = {"data.pkl", "archive_format", "models/model.json"}  # one of these is in each archive of torch.save or torch.export
 _FOREIGN = {
     b"version https://git-lfs": ("a Git LFS pointer, not the file itself", "git lfs pull"),
@@ -38,6 +39,8 @@ _FOREIGN = {
     b"\x89HDF": ("an HDF5 file, as Keras writes it", "load it with h5py"),
     b"\x93NUMPY": ("a NumPy array", "numpy.load reads it"),
     b"\x1f\x8b": ("compressed with gzip", "gunzip it first"),
+    b"BZh": ("compressed with bzip2", "bunzip2 it first"),
+    b"\xfd7zXZ": ("compressed with xz", "unxz it first"),
     b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unzstd it first"),
 }
 
@@ -93,8 +96,11 @@ def _read_shard(path: Path) -> Content:
 def _read_zip(path: Path, data: Any) -> Content:
     try:
         archive = open_archive(path, data)
-    except Damaged:
+    except Damaged as error:
         _check_is_torchs(path, names_in_archive(data))  # other programs compress, which is no damage
+        if isinstance(error, Repacked):
+            steps = (f"unzip -d unpacked {path.name} && cd unpacked && zip -0 -r -D ../stored.pt .", "then use stored.pt")
+            raise _foreign(path, f"an archive of torch.save that was packed again: {error}", *steps) from error
         raise
     _check_is_torchs(path, list(archive.entries))
     is_exported = "archive_format" in archive.entries or "models/model.json" in archive.entries
@@ -111,8 +117,12 @@ def _check_is_torchs(path: Path, names: list[str]) -> None:
 
 def _read_bare_pickle(path: Path, data: Any) -> Content:
     """pickle.dump of a state dict: tensors inside it are bytes that only torch.load can open, by being called."""
-
-    would_run = what_would_run(read_pickle(Stream(data)))
+    try:
+        would_run = what_would_run(read_pickle(Stream(data)))
+    except Damaged:
+        if b"joblib.numpy_pickle" in data[:_HEAD]:  # it puts the bytes of arrays between the opcodes
+            raise _foreign(path, "a file of joblib.dump", "if you trust it: joblib.load reads it, torch.save writes its tensors") from None
+        raise
     if would_run:
         return Content("pickle", {}, (path,), would_run=would_run)
     raise _foreign(path, "a pickle without tensors")

@@ -41,6 +41,7 @@ DTYPES = {
     "BOOL": "bool", "C64": "complex64",
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of dtypes that the format has, too, and that are not read here
 
 
 def header_of(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -140,15 +141,17 @@ def _whole(name: str, parts: dict[tuple[int, ...], TensorRecord]) -> TensorRecor
 
 def _record(path: Path, name: str, entry: Any, start: int, data: Any, crc: int | None) -> TensorRecord:
     with as_damage(f"its header describes {name[:100]!r} wrongly"):
-        dtype = DTYPES[entry["dtype"]]
+        packed = _PACKED_BITS.get(entry["dtype"])
+        dtype = entry["dtype"].lower() if packed else DTYPES[entry["dtype"]]
         shape = tuple(entry["shape"])
         begin, end = entry["data_offsets"]
         is_valid = all(type(number) is int and number >= 0 for number in (*shape, begin, end)) and begin <= end
-    if not is_valid or math.prod(shape) * ITEM_SIZES[dtype] != end - begin:
+    if not is_valid or math.prod(shape) * (packed or 8 * ITEM_SIZES[dtype]) != 8 * (end - begin):
         raise Damaged(f"{name[:100]!r} is declared as {dtype}{list(shape)[:16]} in bytes {begin} to {end}, which is not its size")
     if start + end > len(data):
         raise Damaged(f"{name[:100]!r} should end at byte {start + end:,}, the file at {len(data):,}")
-    return TensorRecord(dtype, shape, Extent(path, start + begin, end - begin, crc, data.stamp), 0, contiguous(shape))
+    why = f"it is {dtype}, of which several numbers share a byte" if packed else ""
+    return TensorRecord(dtype, shape, Extent(path, start + begin, end - begin, crc, data.stamp), 0, contiguous(shape), unreadable=why)
 
 
 def _check_places(records: dict[str, Any], start: int, size: int) -> None:

@@ -16,6 +16,10 @@ _LOCAL_HEADER = 30
 _MAX_ENTRIES = 2_000_000
 
 
+class Repacked(Damaged):
+    """Whole, but compressed: somebody has unpacked it and packed it again."""
+
+
 @dataclass(frozen=True)
 class Archive:
     """The entries of one archive by their name without the common top folder, each with the place of its bytes."""
@@ -78,12 +82,14 @@ def _check_is_no_program(path: Path, names: set[str]) -> None:
 
 
 def _extent(path: Path, window: FilePart, start: int, length: int, info: zipfile.ZipInfo) -> Extent:
-    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        raise Damaged(f"{info.filename} is compressed to {info.compress_size:,} of {info.file_size:,} bytes; torch.save never compresses")
     window.seek(info.header_offset)
     fixed = window.read(_LOCAL_HEADER) or b""
     if len(fixed) < _LOCAL_HEADER or fixed[:4] != b"PK\x03\x04":
         raise Damaged(f"{info.filename} is not where the directory says")
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        said = f"{info.filename} is compressed to {info.compress_size:,} of {info.file_size:,} bytes; torch.save never compresses"
+        is_meant = info.compress_type == int.from_bytes(fixed[8:10], "little") != zipfile.ZIP_STORED  # it stands in both places
+        raise Repacked(said) if is_meant else Damaged(said)
     begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(fixed[26:28], "little") + int.from_bytes(fixed[28:30], "little")
     if begin + info.file_size > length:
         raise Damaged(f"{info.filename} should have {info.file_size:,} bytes, {max(length - begin, 0):,} are there")

@@ -87,7 +87,10 @@ def test_bytes_that_are_not_utf8_say_in_which_column(tmp_path: Path) -> None:
 
 NUMBERS = {
     "whole": (["1", "-2", "+3"], np.int64, [1, -2, 3]),
-    "beyond 64 bits": (["1", "99999999999999999999"], np.float64, [1.0, 1e20]),
+    "beyond 64 bits": (["1", "100000000000000000000"], np.float64, [1.0, 1e20]),
+    "beyond 64 bits and float64": (["1", "99999999999999999999"], np.int64, [1]),
+    "in float64's own digits": (["0.5", "12345678901234567000"], np.float64, [0.5, 12345678901234567000.0]),
+    "not in float64": (["0.5", "9007199254740993", "1e999", "inf"], np.float64, [0.5, np.inf]),
     "with leading zeros": (["01", "2"], np.int64, [1, 2]),
     "float64 is not cut": (["0.1", "16777217.5"], np.float64, [0.1, 16777217.5]),
     "some are missing": (["", "", "", "1"], np.int64, [1]),
@@ -150,6 +153,12 @@ def test_reading_goes_on_behind_records_of_all_kinds(tmp_path: Path, size: int) 
     for before, after in pairwise(batches):
         again = next(source.batches(size, after.first_row, before.position))
         assert (again.kept, again.broken, again.position) == (after.kept, after.broken, after.position)
+
+
+def test_a_number_that_would_be_rounded_is_told_with_its_column(tmp_path: Path) -> None:
+    batch = read(tmp_path / "x.csv", b"x,y\n0.5,0\n9007199254740993,0\n")
+
+    assert batch.broken == {1: "'9007199254740993' in column 'x', of which float64 would make 9007199254740992"}
 
 
 def test_a_csv_field_that_is_no_number_is_one_failed_row(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from rankwise.errors import UnreadableInput
 from rankwise.offline.output import write_output
 from rankwise.offline.parts import Results
 from rankwise.offline.row_batches import Selection
@@ -38,6 +40,36 @@ def test_a_file_name_that_is_no_text_is_one_failed_row(tmp_path: Path) -> None:
     (batch,) = open_source(tmp_path, Selection()).batches(4)
 
     assert list(batch.broken.values()) == ["its name is not UTF-8"] and batch.length == 2
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    for name in ("in/own", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a").write_bytes(b"")
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "own" / "up").symlink_to("..")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "itself").symlink_to("itself")
+
+    (batch,) = open_source(tmp_path / "in", Selection()).batches(9)
+
+    assert batch.kept["file"] == ["itself", "linked/a", "own/a"] and list(batch.broken) == [0]
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a").write_bytes(b"")
+    listed = os.scandir
+
+    def scandir(folder: str) -> Any:
+        if Path(folder).name == "locked":
+            raise PermissionError(13, "Permission denied", folder)
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+    with pytest.raises(UnreadableInput, match="Permission denied"):
+        open_source(tmp_path, Selection())
 
 
 def test_kept_tensors_are_arrays_of_a_folder(tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ def test_an_array_in_another_order_of_bytes(tmp_path: Path, array: np.ndarray) -
     np.testing.assert_array_equal(batch.columns["input"], array)
 
 
-def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path, order: str) -> None:
     """A mapped file would end the process here."""
-    np.save(tmp_path / "x.npy", np.ones((100_000, 4)))
+    np.save(tmp_path / "x.npy", np.ones((100_000, 4), order=order))
     rows = batches_of(open_source(tmp_path / "x.npy", Selection()), 1000)
     assert next(rows).length == 1000
 
@@ -39,7 +40,7 @@ def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "array", [np.ones((3, 2), order="F"), np.zeros((0, 3)), np.zeros((3, 0)), np.array(["a", "bcd"]), np.ones((2, 2), bool)]
+    "array", [np.arange(24).reshape(4, 3, 2, order="F"), np.zeros((0, 3)), np.zeros((3, 0)), np.array(["a", "bcd"]), np.ones((2, 2), bool)]
 )
 def test_arrays_of_every_kind(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "x.npy", array)

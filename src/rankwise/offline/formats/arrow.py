@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.row_batches import Batch, Selection
-from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, rows_from
+from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, plain, rows_from
 from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
+
+_PIECE_BYTES = 16 << 20
 
 
 class ArrowSource(Source):
-    """The file is mapped, so a batch is read when it is used."""
+    """The file is mapped, and a few megabytes at a time are copied out of it. Who looked at the mapping itself later than this would be
+    ended by the system (SIGBUS) where another process has cut the file short meanwhile."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
@@ -33,14 +36,45 @@ class ArrowSource(Source):
         return batches_of_tables(self._tables(first_row), self._chosen, size, first_row)
 
     def _tables(self, first_row: int) -> Iterator[Any]:
+        if isinstance(self._path, Address):
+            yield from self._record_batches(first_row, lambda: None)
+            return
+        with self._path.open("rb") as file:
+            nbytes = os.fstat(file.fileno()).st_size
+
+            def check_length() -> None:
+                if os.fstat(file.fileno()).st_size < nbytes:
+                    raise EOFError("it has become shorter since it was opened")
+
+            for table in self._record_batches(first_row, check_length):
+                rows = max(1, _PIECE_BYTES * table.num_rows // max(1, table.nbytes))
+                for start in range(0, table.num_rows, rows):
+                    check_length()
+                    yield _copied(table.slice(start, rows))
+
+    def _record_batches(self, first_row: int, check_length: Callable[[], None]) -> Iterator[Any]:
+        names = names_of(self._chosen)
         with _open(self._path) as reader:
             count = getattr(reader, "num_record_batches", None)
             tables = reader if count is None else map(reader.get_batch, range(count))
+            check_length()
             for number, table in enumerate(rows_from(first_row, tables)):
+                columns = [table.column(name) for name in names]
                 if number not in self._sound and table.num_rows:
-                    _check_sound([table.column(name) for name in names_of(self._chosen)])
+                    _check_sound(columns)
                     self._sound.add(number)
-                yield table
+                yield pa.RecordBatch.from_arrays(columns, names)
+                check_length()
+
+
+def _copied(table: Any) -> Any:
+    """The rows in memory of their own, without their neighbours; texts and bytes as views would bring all of these along."""
+    arrays = [plain(column) for column in table.columns]
+    plainly = pa.RecordBatch.from_arrays(arrays, table.schema.names)
+    written = pa.BufferOutputStream()
+    with pa.ipc.new_stream(written, plainly.schema) as writer:
+        writer.write_batch(plainly)
+    return pa.ipc.open_stream(written.getvalue()).read_next_batch()
 
 
 def _check_sound(columns: list[Any]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import codecs
 import csv
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rankwise.offline.format import Format, Parts
 from rankwise.offline.parts import column_names
 from rankwise.offline.row_batches import Column, Row, Selection
 from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, LinesSource, entries, json_text, plain_rows
-from rankwise.offline.values import is_utf8
+from rankwise.offline.values import EXACT, is_held_by_float, is_utf8
 from rankwise.offline.workspace import PredictError
 
 _SAMPLE = 100  # rows that decide whether a column holds numbers
@@ -95,6 +95,8 @@ class CsvSource(LinesSource):
         for name, kind in self._kinds.items():
             try:
                 values[name] = kind(texts[name])
+            except _Rounded:
+                return Row(why=f"{texts[name][:100]!r} in column {name!r}, of which float64 would make {float(texts[name]):.17g}")
             except ValueError:
                 return Row(why=f"{texts[name][:100]!r} in column {name!r}, where numbers are")
         return Row(values, texts)
@@ -139,29 +141,47 @@ def _kind_of(texts: list[str]) -> Callable[[str], object]:
     """Numbers, if most of the fields that are filled are; the others are bad rows then."""
     filled = [text for text in texts if text]
     numbers: list[int | float] = []
+    rounded = 0
     for text in filled:
-        with suppress(ValueError):
+        try:
             numbers.append(_number(text))
-    if 2 * len(numbers) <= len(filled):
+        except _Rounded:
+            rounded += 1
+        except ValueError:
+            pass
+    if 2 * (len(numbers) + rounded) <= len(filled):
         return str
     return _number if all(isinstance(number, int) for number in numbers) else _float
 
 
+class _Rounded(ValueError):
+    """It is a number, and would become another one."""
+
+
 def _number(text: str) -> int | float:
     """An integer where it can be one of 64 bits."""
-    number = _float(text)
-    try:
-        whole = int(text)
-    except ValueError:
-        return number
-    return whole if -(1 << 63) <= whole < 1 << 63 else number
+    whole = _whole(text)
+    return whole if whole is not None and -(1 << 63) <= whole < 1 << 63 else _float(text)
 
 
 def _float(text: str) -> float:
     """Python takes 2024_01 and digits of all scripts for numbers."""
     if "_" in text or not text.isascii():
         raise ValueError("not a number as files have them")
-    return float(text)
+    number = float(text)
+    if abs(number) >= EXACT:
+        whole = _whole(text)
+        is_infinite = math.isinf(number) and any(map(str.isdigit, text))
+        if is_infinite or (whole is not None and not is_held_by_float(whole)):
+            raise _Rounded(text)
+    return number
+
+
+def _whole(text: str) -> int | None:
+    try:
+        return int(text) if "_" not in text and text.isascii() else None
+    except ValueError:
+        return None
 
 
 def write_csv(parts: Parts, total: int, path: Path) -> None:

@@ -47,8 +47,20 @@ def _files_below(folder: Place) -> list[str]:
     if isinstance(folder, Address):
         names = [name for name, _ in folder.files()]
     else:
-        names = [os.path.relpath(os.path.join(place, name), folder) for place, _, files in os.walk(folder) for name in files]
+        names = list(_names_below(os.fspath(folder), "", frozenset()))
     return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+
+
+def _names_below(folder: str, prefix: str, above: frozenset[str]) -> Iterator[str]:
+    """Links to folders are followed, for many a dataset is made of them, but not back to one that we are in. A folder that cannot be
+    listed is an error: its files would be missing without a word."""
+    above |= {os.path.realpath(folder)}
+    with os.scandir(folder) as found:
+        for entry in found:
+            if not os.path.isdir(entry.path):
+                yield prefix + entry.name
+            elif not entry.name.startswith(".") and os.path.realpath(entry.path) not in above:
+                yield from _names_below(entry.path, f"{prefix}{entry.name}/", above)
 
 
 def write_folder(parts: Parts, total: int, path: Path) -> None:

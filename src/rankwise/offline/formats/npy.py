@@ -40,9 +40,9 @@ class NpySource(Source):
 
 
 def _local(path: Path) -> Any:
-    """Mapped only where the rows do not stand together: a mapped file that another process cuts short would end this one (SIGBUS)."""
+    """Mapped only to see what it is: a mapped file that another process cuts short would end this one (SIGBUS)."""
     mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    return _LocalArray(path, mapped) if isinstance(mapped, np.memmap) and mapped.flags.c_contiguous and mapped.nbytes else mapped
+    return _LocalArray(path, mapped) if isinstance(mapped, np.memmap) and mapped.nbytes else mapped
 
 
 class _LocalArray:
@@ -50,18 +50,29 @@ class _LocalArray:
 
     def __init__(self, path: Path, mapped: Any) -> None:
         self.shape, self.dtype, self.ndim = mapped.shape, mapped.dtype, mapped.ndim
-        self._path, self._start = path, mapped.offset
+        self._path, self._start, self._is_by_row = path, mapped.offset, mapped.flags.c_contiguous
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(len(self))
-        found = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        with self._path.open("rb") as file:
-            file.seek(self._start + start * (found.nbytes // max(1, stop - start)))
-            if file.readinto(found.reshape(-1).view(np.uint8).data) != found.nbytes:
+        count, width = stop - start, math.prod(self.shape[1:])
+        with self._path.open("rb", buffering=0) as file:
+            if self._is_by_row:
+                return self._read(file, start * width, count * width).reshape(count, *self.shape[1:])
+            columns = np.stack([self._read(file, column * len(self) + start, count) for column in range(width)])
+            return columns.reshape(*reversed(self.shape[1:]), count).transpose()
+
+    def _read(self, file: Any, first: int, count: int) -> Array:
+        """So many numbers from this one on, as they stand in the file."""
+        found = np.empty(count, self.dtype)
+        file.seek(self._start + first * self.dtype.itemsize)
+        view, at = found.view(np.uint8).data, 0
+        while at < len(view):
+            if not (read := file.readinto(view[at:])):
                 raise EOFError("it has become shorter since it was opened")
+            at += read
         return found
 
 

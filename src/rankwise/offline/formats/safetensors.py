@@ -30,6 +30,8 @@ class SafetensorsSource(Source):
             raise UnreadableInput(f"{path} is damaged", why=str(error)) from error
         self._chosen = selection.of(sorted(records), path.name)
         self._records: dict[str, TensorRecord] = {name: records[name] for part in self._chosen for name in part}
+        if unread := next((f"{name!r} {record.unreadable}" for name, record in self._records.items() if record.unreadable), ""):
+            raise UnreadableInput(f"a tensor of {path} cannot be read", why=unread, next=("choose others: --columns",))
         lengths = {name: record.shape[0] if record.shape else -1 for name, record in self._records.items()}
         if len(set(lengths.values())) != 1 or -1 in lengths.values():
             raise UnreadableInput(f"the tensors of {path} have different numbers of rows", why=str(lengths)[:300])

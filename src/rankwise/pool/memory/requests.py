@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.errors import RankwiseError, UsageError
+from rankwise.errors import RankwiseError, UsageError, text_of_error
 from rankwise.pool.errors import Unsendable, cannot_be_sent, lane_full, model_raised
 from rankwise.pool.memory.encoding import (
     ALIGNED,
@@ -445,13 +445,6 @@ def _bytes_of(value: Any) -> float:
 def _cut(value: Any, longest: int) -> Any:
     """The beginning and the end of a long text: most messages say there what they are about."""
     return value[: longest // 2] + _ELLIPSIS + value[-longest // 2 :] if isinstance(value, str) and len(value) > longest else value
-
-
-def text_of_error(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException:
-        return type(error).__name__
 
 
 class RemoteTraceback(Exception):

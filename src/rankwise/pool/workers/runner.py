@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from rankwise import errors
+from rankwise.errors import text_of_error
 from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
-from rankwise.pool.memory.requests import failure, text_of_error
+from rankwise.pool.memory.requests import failure
 from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
 from rankwise.pool.workers.building import Loaded, release_gpu_memory, to_device
 
@@ -231,8 +233,6 @@ def own(value: Any, rows: Any = slice(None)) -> Any:
     return each_where_possible(value, copied)
 
 
-# The words of allocators on several systems, and of CUDA's libraries.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 # After these a process can do nothing on the GPU any more: CUDA's numbers and words, and those of its kin.
 _STICKY_CODES = frozenset((214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _STICKY = (
@@ -244,12 +244,8 @@ _ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", Run
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Python's and the GPU's own errors, the kernel's, or the CPU allocator's, which is a plain RuntimeError."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in text_of_error(error) for words in _NO_MEMORY)
+    """Whatever its words, torch's own error too."""
+    return isinstance(error, torch.OutOfMemoryError) or errors.is_out_of_memory(error)
 
 
 # The words of Python and of the system's loader, which has no error number for a library that finds no memory to be mapped into.
