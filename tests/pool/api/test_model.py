@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rankwise
-from rankwise.pool.api.model import become_like_the_caller, named_list, output_names
+from rankwise.pool.api.model import become_like_the_caller, by_text, named_list, output_names
 from tests.families import mostly_live
 
 pytest.importorskip("torch")
@@ -238,3 +238,9 @@ def test_one_is_output_and_several_are_numbered_unless_declared() -> None:
     assert output_names(None, ["y"]) == ["y"] and output_names(2, ["a", "b"]) == ["a", "b"]
     assert output_names(2, ["a"]) == ["output_0", "output_1"] and output_names(None, ["a", "b"]) == ["output"]
     assert named_list([3, 4]) == {"output_0": 3, "output_1": 4}
+
+
+def test_names_that_are_the_same_text_are_not_chosen_between() -> None:
+    assert by_text({1: "a", "b": 2}) == {"1": "a", "b": 2}
+    with pytest.raises(TypeError, match="two names are '1' as text"):
+        by_text({1: "a", "1": "b"})

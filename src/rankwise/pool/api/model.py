@@ -292,3 +292,12 @@ def output_names(count: int | None, declared: Sequence[str] = ()) -> list[str]:
 
 def named_list(outputs: Sequence[Any], declared: Sequence[str] = ()) -> dict[str, Any]:
     return dict(zip(output_names(len(outputs), declared), outputs))
+
+
+def by_text(named: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same values under names as text; TypeError where two names are the same text, as 1 and "1" are."""
+    found = {str(name): item for name, item in named.items()}
+    if len(found) < len(named):
+        twice = next(text for text in found if sum(str(name) == text for name in named) > 1)
+        raise TypeError(f"two names are {twice!r} as text")
+    return found
