@@ -57,6 +57,8 @@ def test_a_reply_keeps_names_and_nesting() -> None:
     outputs, structure = outputs_of({"a": np.ones(2), "b": 3})
     read = read_reply(write_reply(Reply("1", outputs, structure), BINARY, inline), nothing)
     assert read.structure == "dict" and list(read.outputs) == ["a", "b"] and read.outputs["b"] == 3
+    with pytest.raises(TypeError, match="two names are '1' as text"):
+        outputs_of({1: np.ones(2), "1": 3})
 
 
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}

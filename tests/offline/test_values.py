@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankwise.offline.values import as_array, by_text, copied, is_numbers, is_utf8, named_parts, nbytes_of, own, plain, storable
+from rankwise.offline.values import as_array, copied, is_numbers, is_utf8, named_parts, nbytes_of, own, plain, storable
 
 Pair = collections.namedtuple("Pair", ["a", "b"])
 
@@ -79,12 +79,6 @@ def test_a_value_as_json_can_say_it(value: Any, wanted: Any) -> None:
 def test_what_json_cannot_say_is_told(value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be written"):
         plain(value)
-
-
-def test_names_that_are_the_same_text_are_not_chosen_between() -> None:
-    assert by_text({1: "a", "b": 2}) == {"1": "a", "b": 2}
-    with pytest.raises(TypeError, match="two names are '1' as text"):
-        by_text({1: "a", "1": "b"})
 
 
 def test_only_what_names_its_parts_has_named_parts() -> None:

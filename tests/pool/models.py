@@ -641,6 +641,15 @@ def tells_modes() -> Any:
     return lambda x: (str((x.reshape(1, -1) @ x.reshape(-1, 1)).dtype), torch.are_deterministic_algorithms_enabled())
 
 
+def sets_precision(precision: str) -> Any:
+    torch.set_float32_matmul_precision(precision)
+    return tells_precision()
+
+
+def tells_precision() -> Any:
+    return lambda x: torch.get_float32_matmul_precision()
+
+
 def makes_ones() -> Any:
     return lambda x: torch.ones(len(x), 1)
 

@@ -110,6 +110,7 @@ def test_declared_outputs_go_by_name_where_the_model_names_them_and_by_order_whe
         (object(), (), "gave a object, which is not a tensor"),
         (None, (), "gave a NoneType"),
         ([[1]], (), "gave a list"),
+        ({1: FLOATS, "1": FLOATS}, (), "two names are .1. as text"),
     ],
 )
 def test_what_the_model_gave_and_should_not_have_is_its_failure(result: Any, outputs: Any, said: str) -> None:

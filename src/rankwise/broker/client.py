@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 import time
 import uuid
+import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +26,13 @@ from rankwise.broker.stores import RedisStore
 from rankwise.broker.values import as_array, as_tensor
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
-from rankwise.pool.errors import PoolError, deadline_exceeded, pool_closed
+from rankwise.pool.errors import PoolError, deadline_exceeded, pool_closed, pool_elsewhere
 
 _BY_NAME = {kind.__name__: kind for kind in PoolError.__subclasses__()}
 _REPLY_S = 3600
 _LOOK_S, _MOST_RESENT = 0.5, 100
 _GRACE_S = 2.0  # for a worker's own answer that the deadline has passed
+_LIVE: weakref.WeakSet[Remote] = weakref.WeakSet()
 
 
 @dataclass
@@ -65,7 +68,7 @@ class Remote:
         self._reply_to = f"rankwise.replies.{uuid.uuid4().hex}"
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._waiting: dict[str, Waiting] = {}
-        self._closed = threading.Event()
+        self._closed, self._why_closed = threading.Event(), pool_closed
         self._connection: Any = None
         try:
             self._connect()
@@ -74,6 +77,7 @@ class Remote:
             raise connecting.cannot_reach(broker, error) from error
         self._reader = threading.Thread(target=self._read, name="rankwise-remote", daemon=True)
         self._reader.start()
+        _LIVE.add(self)
 
     def submit(
         self,
@@ -86,7 +90,7 @@ class Remote:
     ) -> Future[Any]:
         """As `Pool.submit`. A task that is submitted again under the same `id`, by any client, gets the first answer."""
         if self._closed.is_set():
-            raise pool_closed()
+            raise self._why_closed()
         if not inputs or type(priority) is not int or not 0 <= priority <= 9:
             raise UsageError("a task needs at least one input, and a priority from 0 to 9")
         try:
@@ -133,6 +137,18 @@ class Remote:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: the connection is the parent's, which a goodbye from here would end; nobody reads answers here, and threads
+        that are not there may hold the locks."""
+        self._lock, self._sending, self._closed = threading.Lock(), threading.Lock(), threading.Event()
+        self._closed.set()
+        self._why_closed, self._connection = pool_elsewhere, None
+        left, self._waiting = self._waiting, {}
+        for waiting in left.values():
+            waiting.future._condition = threading.Condition()
+            waiting.future._done_callbacks = []  # type: ignore[attr-defined,unused-ignore]  # the parent's
+            _settle(waiting.future, None, pool_elsewhere())
 
     # ---- sending, on a connection of its own
 
@@ -219,6 +235,14 @@ class Remote:
 
 
 remote = Remote
+
+
+def _forget_in_child() -> None:
+    for client in list(_LIVE):
+        client.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _value_of(reply: Reply, as_tensors: bool) -> tuple[Any, BaseException | None]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rankwise.broker.values import as_array, raw_of, read_array
 from rankwise.errors import UsageError
-from rankwise.pool.api.model import named_list, output_names
+from rankwise.pool.api.model import by_text, named_list, output_names
 from rankwise.protocol import Array, TensorSpec, bfloat16, datatype_of
 
 JSON, BINARY = "application/json", "application/octet-stream"
@@ -122,7 +122,7 @@ def outputs_of(value: Any, declared: Sequence[TensorSpec] = ()) -> tuple[dict[st
     """A model's outputs as named arrays. Raises TypeError for what no other language could read."""
     names = [spec.name for spec in declared]
     if isinstance(value, Mapping):
-        found, structure = {str(name): as_array(item) for name, item in value.items()}, "dict"
+        found, structure = {name: as_array(item) for name, item in by_text(value).items()}, "dict"
     elif isinstance(value, (list, tuple)):
         found, structure = {name: as_array(item) for name, item in named_list(value, names).items()}, "list"
     else:

@@ -55,6 +55,7 @@ def guard_once(control: int, status: int, wake_read: int) -> bool:
     word = os.read(control, 64)
     end_everything(status, grace_s=float(word.split()[0]) if word else 0.0)
     if word:
+        reap(status)  # what died after the last look: nobody reads on after this
         tell(status, {"event": "all_gone"})
     return bool(word)
 

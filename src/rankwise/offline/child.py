@@ -18,9 +18,9 @@ from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.files import stamp_of
 from rankwise.offline.addresses import path_or_address
 from rankwise.offline.row_batches import FILE_COLUMN, as_column, have_one_dtype
-from rankwise.offline.values import as_array, by_text, copied, is_numbers, named_parts, own, storable
+from rankwise.offline.values import as_array, copied, is_numbers, named_parts, own, storable
 from rankwise.offline.workspace import PredictError
-from rankwise.pool.api.model import named_list, output_names
+from rankwise.pool.api.model import by_text, named_list, output_names
 from rankwise.pool.workers.runner import check_gpu_usable, is_out_of_memory, run_divided
 from rankwise.weights.building import evaluating, import_callable
 

@@ -13,7 +13,8 @@ import numpy as np
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.format import Source
 from rankwise.offline.row_batches import Batch, Column, Row, Selection, as_column, of_rows
-from rankwise.offline.values import NUMBERS, as_array, by_text, is_tensor, own
+from rankwise.offline.values import NUMBERS, as_array, is_tensor, own
+from rankwise.pool.api.model import by_text
 
 _SAMPLE = 16  # samples to look at before saying that none has a column
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.pool.api.model import by_text
+
 Array = np.ndarray[Any, Any]
 NUMBERS = "biufc"  # numpy's kinds of them
 EXACT = 1 << 53  # up to here float64 holds every whole number
@@ -129,15 +131,6 @@ def named_parts(value: Any) -> Mapping[Any, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return None
-
-
-def by_text(named: Mapping[Any, Any]) -> dict[str, Any]:
-    """The same values under names as text; TypeError where two names are the same text, as 1 and "1" are."""
-    found = {str(name): item for name, item in named.items()}
-    if len(found) < len(named):
-        twice = next(text for text in found if sum(str(name) == text for name in named) > 1)
-        raise TypeError(f"two names are {twice!r} as text")
-    return found
 
 
 def _texts(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.api.model import named_list, output_names
+from rankwise.pool.api.model import by_text, named_list, output_names
 from rankwise.protocol import Array, TensorSpec, datatype_of, dtype_of, of_objects
 from rankwise.serve.errors import ModelFailed, RequestError
 from rankwise.serve.infer_request import InferRequest, Output
@@ -101,7 +101,10 @@ def _fits(declared: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 def _as_outputs(result: Any) -> list[tuple[str, Array]]:
     if isinstance(result, Mapping):
-        return [(str(name), _as_array(value)) for name, value in result.items()]
+        try:
+            return [(name, _as_array(value)) for name, value in by_text(result).items()]
+        except TypeError as error:
+            raise ModelFailed(f"the model's outputs cannot be named: {error}") from None
     if isinstance(result, (tuple, list)) and not all(isinstance(item, (str, bytes)) for item in result):
         return [(name, _as_array(value)) for name, value in named_list(result).items()]
     return [(output_names(None)[0], _as_array(result))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rankwise
-from rankwise.pool.api.model import named_list, output_names
+from rankwise.pool.api.model import become_like_the_caller, by_text, named_list, output_names
 from tests.families import mostly_live
 
 pytest.importorskip("torch")
@@ -45,6 +46,31 @@ def test_a_scripts_own_functions_reach_the_workers_and_the_script_runs_once_here
     lines = [line for line in done.stdout.splitlines() if line != "run as __mp_main__"]
     assert lines == ["run as __main__", "3.0 3.0", "/ __main__", "20 120.0"]
     assert ("__mp_main__" in done.stdout) == bool(workers)
+
+
+class OfNoModule:
+    """As a tensor's qscheme: pickled by a name, which pickle has to find among all modules."""
+
+    __module__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> str:
+        return "found_in_no_module"
+
+
+def test_a_worker_does_not_run_the_script_to_pickle_what_is_not_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script.py").write_text("raise SystemExit('run')\nwanted = 1")
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, sys.modules["__main__"])
+    monkeypatch.delitem(sys.modules, "__mp_main__")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    spec = pickle.loads(rankwise.Model("my_models:build").spec("m", "cpu", 0))
+    become_like_the_caller({**spec, "script": str(tmp_path / "script.py"), "module": ""})
+
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(OfNoModule())
+    with pytest.raises(SystemExit, match="run"):
+        pickle.loads(b"c__main__\nwanted\n.")
 
 
 UNCLOSED = """
@@ -212,3 +238,9 @@ def test_one_is_output_and_several_are_numbered_unless_declared() -> None:
     assert output_names(None, ["y"]) == ["y"] and output_names(2, ["a", "b"]) == ["a", "b"]
     assert output_names(2, ["a"]) == ["output_0", "output_1"] and output_names(None, ["a", "b"]) == ["output"]
     assert named_list([3, 4]) == {"output_0": 3, "output_1": 4}
+
+
+def test_names_that_are_the_same_text_are_not_chosen_between() -> None:
+    assert by_text({1: "a", "b": 2}) == {"1": "a", "b": 2}
+    with pytest.raises(TypeError, match="two names are '1' as text"):
+        by_text({1: "a", "1": "b"})

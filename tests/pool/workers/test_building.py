@@ -152,6 +152,20 @@ def test_autocast_and_determinism_of_one_model_are_not_those_of_others(workers: 
     assert tells_modes()(torch.ones(2)) == plain
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_precision_of_products_that_a_build_sets_is_not_that_of_others(workers: int) -> None:
+    models = {name: Model(f"{HERE}:sets_precision", args=(name,)) for name in ("high", "medium")} | {"plain": f"{HERE}:tells_precision"}
+    names = ["high", "plain", "medium", "high", "plain"]
+    with Pool(models, workers=workers) as pool:
+        assert [pool.submit(name, torch.ones(2)).result(60) for name in names] == ["high", "highest", "medium", "high", "highest"]
+        try:
+            torch.set_float32_matmul_precision("medium")  # by the script itself, after the pool was made
+            pool.submit("high", torch.ones(2)).result(60)
+            assert torch.get_float32_matmul_precision() == "medium"
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize("by_path", [True, False], ids=["path", "function"])
 def test_what_a_module_sets_when_it_is_imported_is_for_all_its_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_path: bool

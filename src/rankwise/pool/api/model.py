@@ -99,6 +99,7 @@ class Model:
                 "main": main or main_of_given,
                 "script": _script(),
                 "module": _module(),
+                "script_name": getattr(sys.modules.get("__main__"), "__name__", "__main__"),
                 "given": given,
                 "weights": os.path.abspath(self.weights) if self.weights is not None else "",
                 "device": device,
@@ -230,7 +231,9 @@ def become_like_the_caller(spec: dict[str, Any]) -> None:
     if spec["main"]:
         become(spec["main"], spec["module"])
     elif spec["script"] and not _script_run:  # most pools never need it: it runs when an input names something of it
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(spec["script"], spec["module"])
+        # Under its other name only where the caller knows it so: pickle looks among all modules but __main__ for what does not say its own,
+        # a tensor's qscheme for one, and would run the script by that.
+        sys.modules["__main__"] = sys.modules[spec["script_name"]] = _Unread(spec["script"], spec["module"])
 
 
 def become(path: str, module_name: str = "") -> None:
@@ -289,3 +292,12 @@ def output_names(count: int | None, declared: Sequence[str] = ()) -> list[str]:
 
 def named_list(outputs: Sequence[Any], declared: Sequence[str] = ()) -> dict[str, Any]:
     return dict(zip(output_names(len(outputs), declared), outputs))
+
+
+def by_text(named: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same values under names as text; TypeError where two names are the same text, as 1 and "1" are."""
+    found = {str(name): item for name, item in named.items()}
+    if len(found) < len(named):
+        twice = next(text for text in found if sum(str(name) == text for name in named) > 1)
+        raise TypeError(f"two names are {twice!r} as text")
+    return found

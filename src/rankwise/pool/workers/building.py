@@ -1,5 +1,5 @@
 """Builds a model inside the worker that runs it, loads its weights, measures its size, and frees its memory; and keeps models that
-share a process apart: their random numbers, and torch's default dtype and device, autocast and determinism."""
+share a process apart: their random numbers, and torch's default dtype and device, autocast, determinism and precision of products."""
 
 from __future__ import annotations
 
@@ -246,13 +246,14 @@ class Defaults:
     autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device type, whether it is on, to what
     is_deterministic: bool
     only_warns: bool
+    products: str  # how exact those of float32 matrices are
 
     @classmethod
     def now(cls) -> Defaults:
         autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
         is_deterministic = torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        return cls(torch.get_default_dtype(), _device_of(_device_context()), autocast, is_deterministic, only_warns)
+        return cls(torch.get_default_dtype(), _device_of(_device_context()), autocast, is_deterministic, only_warns, _products())
 
     def restore(self) -> None:
         now = Defaults.now()
@@ -266,6 +267,15 @@ class Defaults:
             torch.set_autocast_enabled(kind, is_on)
             torch.set_autocast_dtype(kind, dtype)
         torch.use_deterministic_algorithms(self.is_deterministic, warn_only=self.only_warns)
+        if self.products and now.products not in ("", self.products):
+            torch.set_float32_matmul_precision(self.products)
+
+
+def _products() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set for one library by itself, which no single word tells
+        return ""
 
 
 # torch.get_default_device() would make a tensor to find out
@@ -285,7 +295,7 @@ def _device_of(context: Any) -> torch.device | None:
     return context.device if context is not None else None
 
 
-_AS_STARTED = Defaults.now()
+_AS_STARTED = replace(Defaults.now(), products="")  # which may have been set since, and is as it was where no model sets it
 
 
 def built_with_defaults(build: Callable[[], T]) -> tuple[T, Defaults | None]:
@@ -337,7 +347,8 @@ class WithOwnDefaults:
     def _begin(self) -> tuple[torch.dtype, Any, tuple[bool, bool], Defaults]:
         """What others have. Nearly always no mode is on, and only that is asked: all of them would take some microseconds of each task."""
         on = _modes_on()
-        others = torch.get_default_dtype(), _device_context(), on, Defaults.now() if any(on) else _AS_STARTED
+        is_usual = self.own is None and not any(on)
+        others = torch.get_default_dtype(), _device_context(), on, _AS_STARTED if is_usual else Defaults.now()
         if self.own is not None:
             self.own.restore()
         return others
