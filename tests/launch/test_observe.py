@@ -155,6 +155,7 @@ def test_the_exit_code_knows_better_than_the_process_what_became_of_it(
     ended = scene.look().end_of(11)
 
     assert ended is not None and (ended.kind, ended.signal) == (kind, number)
+    assert bool(ended.stack) == (said is not None and said["kind"] == kind), "what it said itself is kept where it may be right"
 
 
 def test_a_process_nobody_heard_of_has_not_ended(scene: Scene) -> None:
@@ -168,13 +169,14 @@ def test_who_sent_the_signal_is_told_where_it_is_known(scene: Scene, sender: int
     if sender is not None:
         scene.write(sender, k="signal", target=11, signal=15, frames=[])
     scene.write(12, k="signal", target=99, signal=9, frames=[])
+    scene.write(10, k="signal", target=11, signal=10, frames=[])  # which it lived through
     scene.look()
     scene.ended(11, -15)
     observer = scene.look()
 
     ended = observer.end_of(11)
     assert ended is not None and ended.by == by
-    assert [sent.target for sent in observer.evidence_of(0, 11).signals] == ([11] if sender else [])
+    assert sorted(sent.signal for sent in observer.evidence_of(0, 11).signals) == ([10, 15] if sender else [10])
 
 
 CRASH = """Fatal Python error: Segmentation fault
