@@ -84,13 +84,13 @@ def test_who_is_not_through_is_waited_for() -> None:
 def test_what_one_cannot_pass_is_the_same_finding_on_all_and_the_first_counts() -> None:
     def is_done(rank: int) -> bool:
         if rank:
-            raise StartError(start_finding("RW114", "rank 1 cannot be reached", stage=BACKEND))
+            raise StartError(start_finding("RW114", f"rank {rank} cannot be reached", stage=BACKEND))
         return True
 
     outcomes = together(gathered(3), lambda one: one.pass_stage(BACKEND, 20.0, lambda: is_done(one.rank)))
 
     assert codes(outcomes) == ["RW114"] * 3
-    assert {error.finding.summary for error in outcomes} == {"rank 1 cannot be reached"}
+    assert len({error.finding.summary for error in outcomes}) == 1
 
 
 def test_who_does_not_come_is_named_by_those_who_wait() -> None:

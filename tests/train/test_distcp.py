@@ -88,6 +88,13 @@ def test_what_is_no_metadata_is_damage(folder: Path, data: bytes) -> None:
         read_metadata(folder)
 
 
+def test_metadata_without_what_is_asked_of_it_is_damage(folder: Path) -> None:
+    change(folder, lambda metadata: setattr(metadata, "state_dict_metadata", None))
+
+    with pytest.raises(ValueError, match="is not what"):
+        read_metadata(folder)
+
+
 def test_what_torch_would_not_load_is_named_without_its_advice(tmp_path: Path) -> None:
     torch.save({"w": Calls(os.system, "true")}, tmp_path / "state.pt")
 

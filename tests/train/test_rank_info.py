@@ -51,10 +51,12 @@ def test_a_rank_says_who_and_where_it_is_and_what_it_runs_with() -> None:
 
 def test_it_goes_through_the_store_and_a_newer_one_can_say_more() -> None:
     problem = Finding("RW108", "interface-missing", "error", True, "no eth9")
-    one = own_info(0, 2, None, claim(problem=problem), "127.0.0.1", {})
+    one = own_info(0, 2, None, claim(problem=problem), "127.0.0.1", {"NCCL_DEBUG": "INFO", "TORCHELASTIC_RUN_ID": "run-7"})
 
     again = RankInfo.from_dict({**one.__dict__, "of a later version": 1})
 
     assert again == one and Finding.from_dict(again.problem or {}) == problem
+    of_before = {name: value for name, value in one.__dict__.items() if name not in ("route", "is_gone")}
+    assert RankInfo.from_dict(of_before).route == "", "and an older one less"
     short = RankInfo.from_dict(one.shortened())
     assert (short.versions, short.settings, short.job) == ({}, {}, "") and short.id == one.id and short.place == one.place
