@@ -47,10 +47,11 @@ class Scene:
         self.pool = PoolState([self.model, self.other], settings)
         self.owner: Any = Owner(self.pool)
 
-    def task(self, model: ModelState | None = None, deadline: float | None = None, slots: tuple[Any, ...] = ()) -> TaskFuture:
+    def task(self, model: ModelState | None = None, slots: tuple[Any, ...] = (), **facts: Any) -> TaskFuture:
         """One that waits."""
         task = TaskFuture(model or self.model, (("=", 1), 1, slots, True), 10.0, self.owner)
-        task.deadline = deadline
+        for name, value in facts.items():
+            setattr(task, name, value)
         self.pool.scheduler.add(task)
         return task
 
