@@ -31,8 +31,9 @@ class Pool:
         self.replicas, self.batches, self.fails = 0, dict[int, tuple[int, int]](), False
         self.model: Any = lambda x: 2 * x
 
-    def submit(self, key: str, x: Any, deadline_s: float | None, priority: int) -> Future[Any]:
-        self.asked.append(x.shape)
+    def submit(self, key: str, *arrays: Any, deadline_s: float | None, priority: int) -> Future[Any]:
+        self.asked += [array.shape for array in arrays] or ["nothing"]
+        (x,) = arrays
         count, ns = self.batches.get(len(x), (0, 0))
         self.batches[len(x)] = count + 1, ns + 10
         return self._done(lambda: self.model(x))
@@ -84,7 +85,7 @@ def test_outputs_nobody_declared_are_found_out_with_two_sizes_and_not_counted() 
 
     assert model.outputs == (TensorSpec("y", "FP32", (-1, 3)), TensorSpec("whole", "INT64", (1, 5)))
     assert pool.asked == [(2, 4), (3, 4)] and model.batches(model.numbers()) == {}
-    pool.submit("m", np.zeros((3, 4)), None, 0)
+    pool.submit("m", np.zeros((3, 4)), deadline_s=None, priority=0)
     assert model.batches(model.numbers()) == {3: (1, 10)}
 
 
@@ -96,7 +97,7 @@ def test_what_is_declared_or_cannot_be_tried_is_not_tried(facts: dict[str, Any])
     pool = Pool()
     model = served(pool, **facts)
 
-    asyncio.run(model.load())
+    asyncio.run(model.load(entry(**facts)))
 
     assert pool.asked == [] and model.state == "READY" and model.outputs == facts.get("outputs", ())
 
@@ -135,6 +136,9 @@ def test_where_the_new_one_cannot_be_had_the_old_one_goes_on() -> None:
         asyncio.run(model.load(entry(inputs=(TensorSpec("z", "FP32", (-1, 9)),))))
 
     assert model.state == "READY" and model.inputs == (X,) and ask(model, 1.0).tolist() == [[2.0] * 4]
+    pool.fails = False
+    asyncio.run(model.load())
+    assert model.reason == ""
 
 
 def test_a_new_entry_is_the_one_that_counts_once_it_is_there() -> None:
