@@ -21,6 +21,7 @@ from rankwise.serve.server import address_text, front_end_count, parse_address
 def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
     assert parse_address(address_text(*address)) == address
+    assert address_text(*address) == ("0.0.0.0:0" if text == ":0" else text)
 
 
 @pytest.mark.parametrize("text", ["", "8000", "node-a:", "node-a:http", "node-a:65536", "node-a:-1", "node-a:²"])
