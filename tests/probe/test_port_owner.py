@@ -13,6 +13,8 @@ from rankwise.probe.port_owner import holder_of
 
 LISTEN = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); sys.stdin.read()"
 
+CONNECT = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
+
 
 @pytest.fixture
 def holder() -> Iterator[tuple[int, int]]:
@@ -43,6 +45,11 @@ def test_this_process_is_not_to_blame_for_what_it_cannot_open_itself() -> None:
         assert holder_of(f"port {own.getsockname()[1]}") is None
 
 
-def test_a_port_that_is_only_used_has_no_holder(holder: tuple[int, int]) -> None:
-    with socket.create_connection(("127.0.0.1", holder[1])) as link:
-        assert holder_of(f"port {link.getsockname()[1]}") is None
+def test_a_port_that_is_only_used_has_no_holder() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        command = [sys.executable, "-S", "-c", CONNECT, str(own.getsockname()[1])]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            link, (_, port) = own.accept()
+            with link:
+                assert holder_of(f"port {port}") is None
+                process.kill()
