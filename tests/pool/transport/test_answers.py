@@ -133,6 +133,7 @@ def test_one_that_spoils_a_joined_answer_spoils_only_its_own(scene: Scene) -> No
 
     answers.take(worker, (order.serial, 1, [(False, error("bad row"))], 0), 12.0)
 
+    assert scene.model.queue.waiting == 2, "one is over"
     assert scene.model.queue.all() == tasks[:2] and all(task.alone for task in tasks) and not tasks[0].done()
 
 
