@@ -44,6 +44,7 @@ def test_each_name_is_written_once_however_often_it_is_used(live: Path) -> None:
     tensor = SimpleNamespace(shape=(2, 3), dtype="torch.float32")
     for _ in range(3):
         own.leave(own.enter(ALL_REDUCE, sys._getframe(), tensor, "7", reduce_op="SUM"))
+    tensor.dtype = Path("torch.float32")  # something else with the same text
     own.leave(own.enter(ALL_REDUCE, sys._getframe(), tensor, "8", reduce_op="SUM"))
     journal = Journal(os.getpid())
     journal.read_more(live / f"p-{os.getpid()}.jsonl")
