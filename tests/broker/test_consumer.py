@@ -332,16 +332,6 @@ def test_what_runs_is_finished_before_a_worker_leaves(tmp_path: Path) -> None:
         assert not running.thread.is_alive()
 
 
-def test_a_deadline_passes_also_where_there_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankwise.broker.client._GRACE_S", 0.2)
-    with remote(BROKER, queue=f"q{uuid.uuid4().hex}") as client:
-        with pytest.raises(DeadlineExceeded):
-            client.submit("m", X, deadline_s=0.1).result(30)
-        cancelled = client.submit("m", X)
-        assert cancelled.cancel()
-        wait_for(lambda: not client._waiting)
-
-
 def test_an_answer_that_cannot_be_sent_does_not_hold_its_id(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankwise.broker.consumer._SEND_TRIES", 1)
     put, failures = running.store.put, [OSError("the disk is full")]
@@ -355,20 +345,3 @@ def test_an_answer_that_cannot_be_sent_does_not_hold_its_id(running: Running, mo
     with running.client(resend_s=1) as client:
         assert (client.submit("m", X).result(30) == 2 * X).all()
     assert len(running.pool.asked) == 2
-
-
-def test_without_a_worker_the_queue_does_not_fill_with_copies() -> None:
-    queue = f"q{uuid.uuid4().hex}"
-    with remote(BROKER, queue=queue, resend_s=1000) as client:
-        client.submit("m", X)
-        [waiting] = client._waiting.values()
-        waiting.sent -= 1500
-        wait_for(lambda: waiting.sends == 2)
-        waiting.sent -= 1500
-        client._resend()
-        assert waiting.sends == 2  # the next one is due after twice the time
-        waiting.sent -= 1500
-        wait_for(lambda: waiting.sends == 3)
-    with connect(BROKER) as connection:
-        task = task_queue(queue)(connection.channel())
-        assert len(list(iter(lambda: task.get(no_ack=True), None))) == 3

@@ -110,16 +110,6 @@ def test_a_window_onto_nothing_shows_nothing(tmp_path: Path, content: bytes | No
     assert not window.marks().strip(b"\0")
 
 
-def test_where_there_is_no_room_there_is_no_ring(live: Path) -> None:
-    (live / f"r-{os.getpid()}").touch()  # cannot be made: it is already there
-
-    assert ring.open_ring(str(live)) is None
-    assert ring.current is None
-    found = Journal(os.getpid())
-    found.read_more(live / f"p-{os.getpid()}.jsonl")
-    assert any("ring" in what for what in found.broken)
-
-
 def some_journal() -> Journal:
     return Journal(1, ops=["all_reduce", "barrier"], names={1: "torch.float32"})
 

@@ -1,4 +1,4 @@
-"""A launcher to send signals to, gone when its test is."""
+"""A launcher to send signals to, gone when its test is; and a job to observe, of which nothing runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import jobs
+from tests.launch.evidence import Scene
 
 
 @pytest.fixture
@@ -33,3 +34,8 @@ def start(own_temporary_folder: Path) -> Iterator[Callable[..., subprocess.Popen
         if run.poll() is None:
             run.kill()  # its guardian ends the job
         run.wait(timeout=30)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)

@@ -20,7 +20,6 @@ from torch import nn
 from rankwise import train
 from rankwise.errors import TrainError
 from rankwise.train import committed
-from rankwise.train.captured import check_plain, on_cpu
 from tests.families import mostly_live
 from tests.train.farm import Farm
 from tests.train.jobs import Stream, flat, regression_data, small_model
@@ -83,25 +82,6 @@ def test_only_the_last_few_are_kept_and_the_newest_has_a_name(farm: Farm, tmp_pa
     assert farm.alone("loads_plainly", jobs=JOBS, folder=tmp_path)[0] == "0.weight"
 
 
-def test_death_at_any_call_leaves_the_checkpoint_before_or_the_new_one(farm: Farm, tmp_path: Path) -> None:
-    assert farm.alone("commit_and_die", jobs=JOBS, folder=tmp_path, step=1, number=10_000)
-    last, number = 1, 0
-    while True:
-        outcome = farm.ranks("commit_and_die", 0, jobs=JOBS, folder=tmp_path, step=last + 1, number=number)[0]
-        newest, damage = farm.alone("newest_committed", jobs=JOBS, folder=tmp_path)
-        assert newest in (last, last + 1), f"died at call {number}"
-        assert not any(damage)
-        last, number = newest, number + 1
-        if not outcome.status:
-            break
-        assert outcome.status == -9
-    assert number > 15
-
-
-def test_a_writer_that_was_thought_dead_does_no_harm(farm: Farm, tmp_path: Path) -> None:
-    assert farm.alone("two_writers", jobs=JOBS, folder=tmp_path) == ("FileNotFoundError", [4])
-
-
 @pytest.mark.parametrize("options", [{}, {"asynchronous": True}, {"sharded": True}], ids=lambda options: "-".join(options) or "plain")
 def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path, options: dict[str, bool]) -> None:
     ranks = farm.run("disk_that_is_full", 2, jobs=JOBS, folder=tmp_path, limit=5000, **options)
@@ -113,11 +93,6 @@ def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path
         assert code == "RW707"
         assert "step 2" in summary and "the last good one is of step 1" in summary
     assert ranks[0]["returned"] == [True, "asynchronous" in options, True]
-
-
-def test_a_disk_that_is_full_for_one_rank_of_a_sharded_checkpoint_is_told_as_such(farm: Farm, tmp_path: Path) -> None:
-    for summary, way_out in farm.run("sharded_on_a_full_disk", 2, jobs=JOBS, folder=tmp_path):
-        assert "the disk is full" in summary and way_out == "make room there"
 
 
 def test_a_folder_that_cannot_be_made_is_told(farm: Farm, tmp_path: Path) -> None:
@@ -212,47 +187,6 @@ def test_what_could_not_be_restored_is_refused(farm: Farm, tmp_path: Path, how: 
     assert outcomes[0].code == code, outcomes[0]
     assert said in outcomes[0].error
     assert outcomes[1].code in (code, "RW711"), outcomes[1]
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("other model", "(4, 4)"),
-        ("other names", "without 0.weight"),
-        ("more things", "no optimizer"),
-        ("optimizer not plain", "loaded again"),
-    ],
-)
-def test_what_does_not_fit_a_sharded_checkpoint_is_refused_too(farm: Farm, tmp_path: Path, how: str, said: str) -> None:
-    farm.run("misused_checkpoints", 2, jobs=JOBS, folder=tmp_path, how="nothing", sharded=True)
-
-    outcomes = farm.ranks("misused_checkpoints", 2, jobs=JOBS, folder=tmp_path, how=how, sharded=True)
-
-    assert outcomes[0].code == "RW710", outcomes[0]
-    assert said in outcomes[0].error.replace("model.", "")
-    assert outcomes[1].code in ("RW710", "RW711"), outcomes[1]
-
-
-@pytest.mark.parametrize(
-    ("where", "code", "said"),
-    [
-        ("metadata", "RW731", "posix.system('touch "),
-        ("inside", "RW731", "posix.system('touch "),
-        ("value", "RW731", "posix.system, for optimizer.param_groups."),
-        ("state", "RW731", "posix.system"),
-        ("elsewhere", "RW708", "../../other"),
-        ("cut", "RW708", ".metadata"),
-    ],
-)
-def test_a_tampered_checkpoint_runs_nothing_and_is_refused(farm: Farm, tmp_path: Path, where: str, code: str, said: str) -> None:
-    farm.run("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=4, sharded=True)
-    farm.alone("tamper", jobs=JOBS, folder=tmp_path / "step-00000004", where=where, exploded=tmp_path / "exploded")
-
-    outcomes = farm.ranks("trained", 2, jobs=JOBS, folder=tmp_path, sharded=True)
-
-    assert [outcome.code for outcome in outcomes] == [code, code], outcomes
-    assert said in outcomes[0].whole
-    assert not (tmp_path / "exploded").exists()
 
 
 @pytest.mark.parametrize("options", [{}, {"sharded": True}], ids=str)
@@ -451,18 +385,6 @@ def test_what_is_in_parts_under_another_name_is_refused(farm: Farm, tmp_path: Pa
         assert opt == "opt is in parts on several ranks" and average == "average is in parts on several ranks"
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_a_sharded_checkpoint_knows_parameters_that_were_never_stepped(farm: Farm, tmp_path: Path, kind: str) -> None:
-    undisturbed = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "a", kind=kind, save_at=())
-    early = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "b", kind=kind, save_at=(0, 2), until=3)
-    resumed = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "b", kind=kind, save_at=())
-    farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "c", kind=kind, save_at=(0,), until=1)
-    from_start = farm.run("half_used", 2, jobs=JOBS, folder=tmp_path / "c", kind=kind, save_at=())
-
-    assert [began for began, _ in early + resumed + from_start] == [0, 0, 2, 2, 0, 0]
-    assert resumed[0][1] == from_start[0][1] == undisturbed[0][1]
-
-
 @pytest.mark.parametrize(("sharded", "rank", "code"), [(False, 0, "RW711"), (True, 0, "RW710"), (True, 1, "RW710")])
 def test_a_state_that_one_rank_cannot_collect_is_told_to_all(farm: Farm, tmp_path: Path, sharded: bool, rank: int, code: str) -> None:
     outcomes = farm.ranks("uncollectable", 3, jobs=JOBS, folder=tmp_path, sharded=sharded, rank=rank, timeout_s=20)
@@ -545,25 +467,6 @@ def test_tensors_under_another_name_come_back(tmp_path: Path, asynchronous: bool
 
     assert train.Checkpoints(tmp_path, model=model).resume() == 1
     assert model.get_buffer("scale").tolist() == [2.0, 3.0]
-
-
-def test_a_state_of_many_tensors_is_looked_at_without_saving_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    original = torch.save
-    monkeypatch.setattr(torch, "save", lambda thing, file: (sizes.append(len(thing)), original(thing, file)))
-
-    check_plain({"model": {str(number): torch.zeros(1) for number in range(1000)}, "names": {"a", "b"}})
-
-    assert sizes == [1]
-
-
-def test_tensors_that_can_be_saved_as_they_are_are_not_touched() -> None:
-    whole, part = torch.ones(3), torch.ones(3)[:2]
-
-    state = on_cpu({"whole": whole, "part": part}, copy=False)
-
-    assert state["whole"] is whole and state["part"] is not part
-    assert on_cpu({"whole": whole}, copy=True)["whole"].data_ptr() != whole.data_ptr()
 
 
 def test_each_rank_gets_back_its_own_place_in_what_it_reads_on_its_own(farm: Farm, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
 from multiprocessing import active_children
 from types import SimpleNamespace
@@ -12,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, get_worker_info
 
 from rankwise.errors import UsageError
 from rankwise.train import Predictions, Step
 from rankwise.train.loader import Loader
 from tests.train.farm import Farm
-from tests.train.jobs import Numbers, Stream
+from tests.train.jobs import Stream
 
 
 def merged(ranks: list[list[list[int]]]) -> list[int]:
@@ -131,20 +128,6 @@ def test_wrong_options_are_refused_in_plain_words(farm: Farm, options: dict[str,
     assert said in outcome.error
 
 
-class SharedAmongWorkers(IterableDataset[int]):
-    """Cuts itself by worker, as PyTorch's documentation shows it."""
-
-    def __iter__(self) -> Iterator[int]:
-        worker = get_worker_info()
-        return iter(range(23) if worker is None else range(worker.id, 23, worker.num_workers))
-
-
-def test_a_stream_that_is_shared_out_among_workers_loses_nothing() -> None:
-    loader = Loader(SharedAmongWorkers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
-
-    assert [sample for batch in loader for sample in batch.tolist()] == list(range(23))
-
-
 def test_looking_at_one_batch_uses_nothing_up_of_what_is_resumed() -> None:
     loader = Loader(range(20), batch_size=2)  # type: ignore[arg-type]
     loader.load_state_dict({"epoch": 0, "done": 8, "seed": 0, "length": 20, "shuffle": False})
@@ -230,18 +213,6 @@ def test_a_stream_that_shuffles_gives_each_sample_once_also_after_resuming(farm:
     assert next_epoch != first + rest != list(range(23))
 
 
-def test_what_a_stream_draws_does_not_move_the_generators_of_the_model() -> None:
-    torch.manual_seed(1)
-    random.seed(1)
-    expected = torch.rand(()).item(), random.random()
-    torch.manual_seed(1)
-    random.seed(1)
-
-    list(Loader(Stream(Numbers(23), shuffled=True), batch_size=4))
-
-    assert (torch.rand(()).item(), random.random()) == expected
-
-
 @pytest.mark.parametrize("is_in_turn", [False, True])
 def test_the_place_is_that_of_the_loop_that_trains(is_in_turn: bool) -> None:
     loader = Loader(torch.arange(24.0).reshape(12, 2), batch_size=2, shuffle=True)  # type: ignore[arg-type]
@@ -311,34 +282,3 @@ def test_a_stream_that_was_already_split_is_refused() -> None:
 
     with pytest.raises(UsageError, match="already split by node"):
         Loader(stream, batch_size=2)
-
-
-@pytest.mark.parametrize("how", ["split by rank", "shuffled by a generator of its own", "empty on one rank"])
-def test_a_stream_that_is_another_one_on_each_rank_is_refused_before_the_first_step(farm: Farm, how: str) -> None:
-    outcomes = farm.ranks("train_over_streams_of_ranks", 2, how=how)
-
-    assert [outcome.code for outcome in outcomes] == ["RW703"] * 2, outcomes
-    said = "finds 0 samples in the stream at first" if how == "empty on one rank" else "reads other samples from the stream"
-    assert f"rank 1 {said}" in outcomes[0].error
-
-
-@pytest.mark.parametrize("is_counted", [False, True], ids=["by samples", "by count"])
-@pytest.mark.parametrize(("how", "said"), [("skips a sample", "by now"), ("ends earlier", "2 samples in the stream next, rank 0 6")])
-def test_a_stream_that_becomes_another_one_on_a_rank_is_refused_there(farm: Farm, how: str, said: str, is_counted: bool) -> None:
-    outcomes = farm.ranks("train_over_streams_of_ranks", 2, how=how, is_counted=is_counted, timeout_s=20)
-
-    assert [outcome.code for outcome in outcomes] == ["RW703"] * 2, outcomes
-    assert said in outcomes[0].error
-
-
-def test_what_a_stream_gives_is_compared_again_now_and_then() -> None:
-    loader = Loader(Stream(Numbers(400)), batch_size=2)
-
-    outlined = [number for number, portion in enumerate(loader.portions()) if portion.outline is not None]
-
-    assert outlined == [0, 1, 2, 4, 8, 16, 32, 64, 128, 192]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_samples_of_a_stream_may_be_changed_at_random_on_each_rank(farm: Farm, num_workers: int) -> None:
-    assert farm.run("train_over_streams_of_ranks", 2, how="changed at random", num_workers=num_workers) == [20, 20]

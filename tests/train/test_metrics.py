@@ -10,7 +10,6 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.train import Loader, Means, Predictions
-from tests.ports import free_port
 from tests.train.farm import Farm
 
 JOBS = "tests.train.jobs_metrics"
@@ -79,38 +78,6 @@ def test_means_count_every_sample_once(farm: Farm, world_size: int) -> None:
 def test_the_mean_over_no_samples_is_not_a_number(farm: Farm) -> None:
     assert farm.run("means", 2, jobs=JOBS, length=0) == [{}, {}]
     assert not math.isnan(farm.run("means", 3, jobs=JOBS, length=1)[2]["number"])
-
-
-def test_work_of_rank_0_may_take_longer_than_a_collective(farm: Farm) -> None:
-    ranks = farm.run("rank_zero_works_long", 2, jobs=JOBS, seconds=2.5)
-
-    assert [result for result, _ in ranks] == [{"pid": 0}, {"pid": 0}]
-    assert all(seconds > 2.4 for _, seconds in ranks)
-
-
-def test_the_others_are_told_when_rank_0_fails(farm: Farm) -> None:
-    outcomes = farm.ranks("rank_zero_fails", 3, jobs=JOBS)
-
-    assert "ValueError" in outcomes[0].error and outcomes[0].code is None, "rank 0's own error stays its own"
-    assert [outcome.code for outcome in outcomes[1:]] == ["RW711", "RW711"]
-    assert "no such file" in outcomes[1].error
-
-
-def test_what_rank_0_gives_may_be_larger_than_a_value_of_the_store(farm: Farm) -> None:
-    size = 9 << 20
-
-    assert farm.run("rank_zero_gives_much", 3, jobs=JOBS, num_bytes=size, port=free_port()) == [(size, "the next one")] * 3
-
-
-def test_work_of_rank_0_inside_of_its_work_is_nothing_the_others_hear_of(farm: Farm) -> None:
-    assert farm.run("rank_zero_in_rank_zero", 2, jobs=JOBS) == [("inner and outer", "the next one")] * 2
-
-
-def test_a_call_of_all_ranks_in_work_of_rank_0_is_told_and_not_waited_for(farm: Farm) -> None:
-    outcomes = farm.ranks("means_in_rank_zero", 2, jobs=JOBS, timeout_s=20)
-
-    assert [outcome.code for outcome in outcomes] == ["RW711", "RW711"], outcomes
-    assert "all ranks must make" in outcomes[0].error
 
 
 @pytest.mark.parametrize("output", [{"logits": torch.zeros(2)}, ["a", "b"]], ids=["dict", "list"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import weakref
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from rankwise.pool.errors import Death, is_quarantined
 from rankwise.pool.memory.requests import cut, cut_value, join_nodes, rows_and_key
 from rankwise.pool.memory.shared_memory import PAGE, FreeRanges, Segment, rounded
 from rankwise.pool.schedule.scheduler import Scheduler, evictions, wait_until
-from rankwise.pool.schedule.state import CostModel, Deadlines, Drop, Holding, Load, ModelState, Run, Seat, TaskQueue, WorkerState
+from rankwise.pool.schedule.state import Drop, Holding, Load, ModelState, Run, Seat, WorkerState
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import EDGES, Histogram
 from rankwise.pool.transport.connection import SIZE, StatusPage
@@ -47,15 +46,6 @@ def test_giving_back_twice_is_noticed() -> None:
 
 def test_sizes_are_whole_pages() -> None:
     assert [rounded(n) for n in (0, 1, PAGE, PAGE + 1)] == [PAGE, PAGE, PAGE, 2 * PAGE]
-
-
-@given(st.floats(1e-5, 1e-2), st.floats(1e-5, 1e-1))
-def test_the_cost_of_a_batch_is_learned(a: float, b: float) -> None:
-    cost = CostModel()
-    for rows in (1, 8, 3, 32, 16, 2, 24):
-        cost.add(rows, a * rows + b)
-    fit = cost.fit()
-    assert fit is not None and fit == pytest.approx((a, b), rel=1e-3, abs=1e-6)
 
 
 def test_waiting_for_more_rows_only_where_it_pays() -> None:
@@ -324,19 +314,6 @@ def test_batches_hold_rows_of_one_kind_and_no_more_than_they_may() -> None:
     assert all(len({task.key for task in order.tasks}) == 1 for order in run.orders)
 
 
-def test_queues_go_by_priority_then_age_and_forget_the_cancelled() -> None:
-    queue, model = TaskQueue(), state(1)
-    tasks = [Task(model, (("=", 1), 1, (), True), 0.0) for _ in range(4)]
-    tasks[2].priority = 3
-    for task in tasks:
-        queue.push(task)
-    tasks[0].is_over = True
-    queue.forget(tasks[0])
-
-    assert queue.waiting == 3
-    assert [queue.pop() for _ in range(4)] == [tasks[2], tasks[1], tasks[3], None]
-
-
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_rows_are_cut_and_joined_without_loss(first: int, second: int) -> None:
     def node(rows: int, start: int) -> tuple[Any, ...]:
@@ -404,28 +381,3 @@ def test_a_look_between_two_words_of_a_worker_is_no_task_that_runs_for_ever() ->
     page.run(8, 0)  # what is seen of `run(8, now)` before the time is there
     assert page.running == (0, 0)
     page.segment.close()
-
-
-def test_deadlines_keep_nothing_that_is_over() -> None:
-    deadlines, kept = Deadlines(), []
-    for i in range(1000):
-        task = Task(None, (None, 0, (), True), 0.0)
-        task.is_over = i % 100 != 7
-        deadlines.add(1000.0 - i, task)
-        kept.append(task)
-    gone = weakref.ref(kept.pop(7))
-    del task
-
-    assert gone() is None and len(deadlines._heap) < 200
-    assert deadlines.next() == 1000.0 - 907
-    assert [task for task in deadlines.passed(500.0) if not task.is_over] == [kept[i - 1] for i in (907, 807, 707, 607, 507)]
-
-
-def test_a_queue_keeps_no_place_for_priorities_that_nobody_has() -> None:
-    queue = TaskQueue()
-    for priority in range(1000):
-        task = Task(None, (None, 0, (), True), 0.0)
-        task.priority = priority
-        queue.push(task)
-        assert queue.pop() is task
-    assert len(queue._lanes) < 3
