@@ -18,7 +18,7 @@ import pytest
 from rankwise.preflight.all_checks import all_checks
 from rankwise.preflight.checks import code
 from rankwise.preflight.facts import Here
-from rankwise.preflight.settings import CheckPlan
+from rankwise.preflight.job_options import CheckPlan
 from rankwise.preflight.torch_process import TorchProcess
 
 

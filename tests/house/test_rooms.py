@@ -65,7 +65,7 @@ TORCH_FILES = {
     "pool/workers/fork_server.py",
     "pool/workers/worker.py",
     "pool/workers/lanes.py",
-    "pool/workers/building.py",
+    "pool/workers/model_building.py",
     "pool/workers/runner.py",
     "pool/workers/row_checks.py",
     "pool/inprocess.py",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rankwise.offline.parts import Part, Results, read_part, write_part
+from rankwise.offline.parts import NextPart, Results, read_part, write_part
 
 COUNT = 1000
 
@@ -47,7 +47,7 @@ def in_parts(folder: Path, batches: list[Results], seed: int) -> Any:
     paths = []
     for start, stop in itertools.pairwise(sorted({0, count, *cut})):
         paths.append(folder / f"part-{seed}-{start}")
-        write_part(paths[-1], Part(*batches[start:stop]))
+        write_part(paths[-1], NextPart(*batches[start:stop]))
     return lambda: itertools.chain.from_iterable(read_part(path) for path in paths)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankwise.offline.child import Runner, as_columns, build_runner
+from rankwise.offline.child import BatchRunner, as_columns, build_runner
 from rankwise.offline.row_batches import as_column
 
 Pair = namedtuple("Pair", ["mean", "label"])
@@ -45,7 +45,7 @@ def worked(outcome: dict[str, Any]) -> list[int]:
 
 def run(does: Any, columns: dict[str, Any], **options: Any) -> dict[str, Any]:
     model = does if isinstance(does, nn.Module) else (lambda *inputs: does(*inputs))
-    return Runner(model, "", **{"stack": True, **options})(columns, len(next(iter(columns.values()))))
+    return BatchRunner(model, "", **{"stack": True, **options})(columns, len(next(iter(columns.values()))))
 
 
 X = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -118,8 +118,8 @@ def test_a_row_whose_output_cannot_be_written_costs_itself() -> None:
 
 
 def test_whole_numbers_reach_a_linear_layer_and_an_embedding_alike() -> None:
-    linear = Runner(Net(lambda linear, x: linear(x)), "", stack=True)
-    embedding = Runner(nn.Embedding(4, 2), "", stack=True)
+    linear = BatchRunner(Net(lambda linear, x: linear(x)), "", stack=True)
+    embedding = BatchRunner(nn.Embedding(4, 2), "", stack=True)
     whole = {"x": np.array([[1, 0], [2, 3]])}
 
     expected = linear({"x": whole["x"].astype(np.float32)}, 2)["pieces"][0]["output"]
@@ -162,7 +162,7 @@ def test_indices_and_numbers_may_both_be_whole(ids: str, x: str) -> None:
 
 
 def test_a_bad_row_of_whole_numbers_costs_itself_and_says_both_reasons() -> None:
-    runner = Runner(nn.Embedding(4, 2), "", stack=True)
+    runner = BatchRunner(nn.Embedding(4, 2), "", stack=True)
 
     outcome = runner({"x": np.array([0, 9, 3])}, 3)
 
@@ -173,7 +173,7 @@ def test_a_bad_row_of_whole_numbers_costs_itself_and_says_both_reasons() -> None
 
 def test_a_missing_value_is_named_where_the_model_fails_on_it() -> None:
     """A column with one is no column of numbers, so that the model complains of something else."""
-    outcome = Runner(Net(lambda linear, x: linear(x)), "", stack=True)({"a": [1.0, None, 3.0], "b": np.ones(3)}, 3)
+    outcome = BatchRunner(Net(lambda linear, x: linear(x)), "", stack=True)({"a": [1.0, None, 3.0], "b": np.ones(3)}, 3)
 
     assert worked(outcome) == [0, 2]
     ((row, _, message),) = outcome["errors"]
@@ -181,7 +181,7 @@ def test_a_missing_value_is_named_where_the_model_fails_on_it() -> None:
 
 
 def test_a_text_among_numbers_is_named_where_the_model_fails_on_it() -> None:
-    outcome = Runner(Net(lambda linear, x: linear(x)), "", stack=True)({"a": [1.0, "n/a", 3.0], "b": np.ones(3)}, 3)
+    outcome = BatchRunner(Net(lambda linear, x: linear(x)), "", stack=True)({"a": [1.0, "n/a", 3.0], "b": np.ones(3)}, 3)
 
     assert worked(outcome) == [0, 2]
     ((row, _, message),) = outcome["errors"]
@@ -190,7 +190,7 @@ def test_a_text_among_numbers_is_named_where_the_model_fails_on_it() -> None:
 
 def test_rows_do_not_depend_on_the_numbers_beside_them() -> None:
     """One fraction makes floating point of a file's whole column; a vocabulary's rows are still whole numbers."""
-    outcome = Runner(nn.Embedding(4, 2), "", stack=True)({"x": np.array([0.0, 1.0, 2.5, 3.0])}, 4)
+    outcome = BatchRunner(nn.Embedding(4, 2), "", stack=True)({"x": np.array([0.0, 1.0, 2.5, 3.0])}, 4)
 
     assert worked(outcome) == [0, 1, 3]
     assert [row for row, _, _ in outcome["errors"]] == [2]
@@ -296,7 +296,7 @@ def load_wide(path: str) -> torch.Tensor:
 
 def test_what_a_loader_returns_gets_the_models_dtype_too(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X[0])
-    runner = Runner(nn.Linear(2, 1), "tests.offline.test_child:load_wide", stack=True)
+    runner = BatchRunner(nn.Linear(2, 1), "tests.offline.test_child:load_wide", stack=True)
 
     assert runner({"__file__": [str(tmp_path / "a.npy")] * 2}, 2)["errors"] == []
 
@@ -310,7 +310,7 @@ def load_into_one_buffer(path: str) -> Any:
 
 
 def test_a_loader_that_fills_one_buffer_again_gives_each_file_its_own_row() -> None:
-    runner = Runner(lambda x: x[:, 0], "tests.offline.test_child:load_into_one_buffer", stack=True)
+    runner = BatchRunner(lambda x: x[:, 0], "tests.offline.test_child:load_into_one_buffer", stack=True)
 
     (piece,) = runner({"__file__": ["1.bin", "2.bin", "3.bin"]}, 3)["pieces"]
 
@@ -329,7 +329,7 @@ def test_a_row_keeps_its_dtype_beside_rows_of_another(tmp_path: Path) -> None:
         np.save(path, row)
 
     for columns in ({"__file__": paths}, {"x": as_column(list(rows))}):
-        outcome = Runner(scaled_by_dtype, "", stack=True)(columns, 3)
+        outcome = BatchRunner(scaled_by_dtype, "", stack=True)(columns, 3)
 
         assert outcome["errors"] == []
         assert np.concatenate([piece["output"] for piece in outcome["pieces"]]).tolist() == [1.0, 0.5, np.float32(0.2)]

@@ -15,8 +15,8 @@ import torch
 import rankwise
 from rankwise.errors import UsageError
 from rankwise.offline import running
-from rankwise.offline.parts import Part, Results
-from rankwise.offline.record_log import Journal, JournalRemoved
+from rankwise.offline.parts import NextPart, Results
+from rankwise.offline.record_log import JournalRemoved, RecordLog
 from rankwise.offline.workspace import PredictError, Workspace, folder_of
 from tests.offline.inputs import WIDTH, rows, write
 from tests.offline.nets import build
@@ -176,7 +176,7 @@ def test_too_many_errors_of_an_earlier_run_still_count(tmp_path: Path, monkeypat
 def test_a_journal_that_its_owner_removed_is_not_taken_over(tmp_path: Path) -> None:
     """Who waits for the lock of a job that then ends gets the lock of a file without a name."""
     path = tmp_path / "journal"
-    Journal(path).close()
+    RecordLog(path).close()
     real_open = os.open
 
     def late_open(*args: Any, **more: Any) -> int:
@@ -187,7 +187,7 @@ def test_a_journal_that_its_owner_removed_is_not_taken_over(tmp_path: Path) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rankwise.offline.record_log.os.open", late_open)
         with pytest.raises(JournalRemoved):
-            Journal(path)
+            RecordLog(path)
 
 
 def test_who_waited_for_another_process_finds_the_job_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_who_waited_for_another_process_finds_the_job_done(tmp_path: Path, monke
 @pytest.mark.parametrize(("then", "now"), [(2, 2.0), (1, True), (0.0, -0.0), (1.0, True), ("2", 2), (None, False)])
 def test_a_job_is_the_same_to_the_type_and_the_last_bit(tmp_path: Path, then: Any, now: Any) -> None:
     first = Workspace(tmp_path / "out.npy", {"batch": then})
-    first.add(Part(Results([0], {"y": np.zeros(1)}, [], 0, 1)), None)
+    first.add(NextPart(Results([0], {"y": np.zeros(1)}, [], 0, 1)), None)
     first.close()
 
     Workspace(tmp_path / "out.npy", {"batch": then}).close()

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
+from rankwise.offline.parts import NextPart, Results, is_whole, read_part, write_part
 from rankwise.offline.row_batches import is_arrow
 
 COLUMNS: dict[str, Any] = {
@@ -47,7 +47,7 @@ def same(one: Any, other: Any) -> bool:
 def test_a_column_is_read_back_as_it_was_written(tmp_path: Path, name: str) -> None:
     part = Results([0, 1, 2], {"first": np.arange(3), name: COLUMNS[name]}, [], 0, 3)
 
-    write_part(tmp_path / "part", Part(part, part))
+    write_part(tmp_path / "part", NextPart(part, part))
     (back,) = read_part(tmp_path / "part")
 
     assert same(back.columns[name][:3], COLUMNS[name]) and same(back.columns[name][3:], COLUMNS[name])
@@ -59,7 +59,7 @@ def test_columns_that_change_come_back_batch_by_batch(tmp_path: Path) -> None:
     columns = [{"a": np.zeros(2)}, {"a": np.zeros((2, 3), np.int8), "b": ["x", None]}, {}, {"b": ["y"]}]
     pieces = [Results(range(len(next(iter(each.values()), []))), each, [], i, 2) for i, each in enumerate(columns)]
 
-    write_part(tmp_path / "part", Part(*pieces))
+    write_part(tmp_path / "part", NextPart(*pieces))
     back = list(read_part(tmp_path / "part"))
 
     assert [list(results.columns) for results in back] == [list(each) for each in columns]
@@ -70,14 +70,14 @@ def test_columns_that_change_come_back_batch_by_batch(tmp_path: Path) -> None:
 def test_what_is_known_of_the_rows_comes_back(tmp_path: Path) -> None:
     errors = [{"row": 6, "error": "E", "message": "\udcff"}]
 
-    write_part(tmp_path / "part", Part(Results([5, 7], {"file": ["a", "b"]}, errors, 5, 3, "file")))
+    write_part(tmp_path / "part", NextPart(Results([5, 7], {"file": ["a", "b"]}, errors, 5, 3, "file")))
     (back,) = read_part(tmp_path / "part")
 
     assert (back.rows.tolist(), back.errors, back.first_row, back.length, back.file_column) == ([5, 7], errors, 5, 3, "file")
 
 
 def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
-    facts = write_part(tmp_path / "part", Part(Results([0, 1, 2], COLUMNS, [], 0, 3)))
+    facts = write_part(tmp_path / "part", NextPart(Results([0, 1, 2], COLUMNS, [], 0, 3)))
     assert is_whole(tmp_path / "part", facts["bytes"], facts["crc"])
     data = bytearray((tmp_path / "part").read_bytes())
     data[len(data) // 2] ^= 1
@@ -87,7 +87,7 @@ def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_kept_text_is_written_where_nobody_else_has_loaded_pyarrow_whole(tmp_path: Path) -> None:
-    write_part(tmp_path / "part", Part(Results([0], {"a": pa.array(["x"])}, [], 0, 1)))
+    write_part(tmp_path / "part", NextPart(Results([0], {"a": pa.array(["x"])}, [], 0, 1)))
     code = (
         "from pathlib import Path; from rankwise.offline.parts import read_part; from rankwise.offline.output import write_output;"
         f"write_output(Path({str(tmp_path / 'out.parquet')!r}), lambda: read_part(Path({str(tmp_path / 'part')!r})), 1)"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankwise.offline.record_log import InUse, Journal
+from rankwise.offline.record_log import InUse, RecordLog
 
 RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20), max_size=3), max_size=6)
 again = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -19,7 +19,7 @@ again = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCh
 
 def written(path: Path, records: list[dict[str, object]]) -> bytes:
     path.unlink(missing_ok=True)
-    journal = Journal(path)
+    journal = RecordLog(path)
     for record in records:
         journal.append(record)
     journal.close()
@@ -27,7 +27,7 @@ def written(path: Path, records: list[dict[str, object]]) -> bytes:
 
 
 def read(path: Path) -> list[dict[str, object]]:
-    journal = Journal(path)
+    journal = RecordLog(path)
     journal.close()
     return journal.records
 
@@ -50,7 +50,7 @@ def test_a_torn_end_costs_the_torn_record_and_no_other(tmp_path: Path, records: 
     path.write_bytes(whole[:cut] + tail)
 
     found = read(path)
-    journal = Journal(path)
+    journal = RecordLog(path)
     journal.append({"next": 1})
     journal.close()
 
@@ -74,7 +74,7 @@ def test_a_flipped_bit_ends_it_there(tmp_path: Path, records: list[dict[str, obj
 
 
 def test_forgetting_the_end(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
+    journal = RecordLog(tmp_path / "journal")
     for i in range(5):
         journal.append({"number": i, "text": "ü" * i})
     journal.keep(2)
@@ -85,7 +85,7 @@ def test_forgetting_the_end(tmp_path: Path) -> None:
 
 
 def test_only_one_process_has_it(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
+    journal = RecordLog(tmp_path / "journal")
     code = """if True:
         import pathlib, sys
         from rankwise.offline import record_log
@@ -104,7 +104,7 @@ def test_only_one_process_has_it(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_it_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path / "journal")
+    journal = RecordLog(tmp_path / "journal")
     journal.append({"number": 0})
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", lambda file, data, at: real_pwrite(file, data[:5], at))

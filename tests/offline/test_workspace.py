@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.offline.parts import Part
+from rankwise.offline.parts import NextPart
 from rankwise.offline.workspace import (
     PredictError,
     Workspace,
@@ -37,7 +37,7 @@ def begun(output: Path, parts: int = 2, job: dict[str, Any] = JOB) -> None:
     workspace = Workspace(output, job)
     workspace.note(plan=8)
     for number, results in enumerate(itertools.islice(batches(), parts)):
-        workspace.add(Part(results), position=100 * number)
+        workspace.add(NextPart(results), position=100 * number)
     workspace.close()
 
 
@@ -131,7 +131,7 @@ def test_a_job_that_discards_what_is_done_goes_on_with_what_it_knows_now(output:
 def test_who_keeps_the_files_elsewhere_is_told_of_each(output: Path) -> None:
     sent: list[str] = []
     workspace = Workspace(output, JOB, send=lambda path: sent.append(path.name))
-    workspace.add(Part(batches()[0]), None)
+    workspace.add(NextPart(batches()[0]), None)
     workspace.close()
 
     assert sent == ["journal", "part-00000000", "journal"]

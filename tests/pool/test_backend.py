@@ -11,7 +11,7 @@ import pytest
 from rankwise.errors import UsageError
 from rankwise.pool import Model, Pool, backend
 from rankwise.pool.backend import cores_of_workers, numa_nodes
-from rankwise.pool.schedule.state import Plan
+from rankwise.pool.schedule.state import PoolPlan
 from rankwise.pool.stats import Counters
 
 
@@ -19,7 +19,7 @@ class Constant:
     """The smallest engine: every task gives 7."""
 
     def __init__(self, models: dict[str, Model], options: backend.PoolOptions) -> None:
-        self.models, self.plan, self.counters = backend.states_of(models, ()), Plan([], "nobody"), Counters(list(models))
+        self.models, self.plan, self.counters = backend.states_of(models, ()), PoolPlan([], "nobody"), Counters(list(models))
         self.is_closed = False
 
     def submit(self, model: Any, inputs: Any, deadline_s: Any, priority: Any, seed: Any) -> Future[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rankwise.preflight.all_checks import all_checks
 from rankwise.preflight.facts import CheckedJob, Host, Link
-from rankwise.preflight.settings import CheckPlan
+from rankwise.preflight.job_options import CheckPlan
 
 GIB = 1 << 30
 GPU = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankwise.preflight.conduct import Meeting, admit_hosts
-from rankwise.preflight.settings import CheckPlan
+from rankwise.preflight.job_options import CheckPlan
 from rankwise.preflight.wire import token_of
 
 TOLD = {"nnodes": 2, "node_rank": 1, "nproc": "1", "master": "head", "port": 1}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankwise.preflight.facts import CheckedJob, Here, Host, Seen, seeing_hosts
-from rankwise.preflight.settings import CheckPlan
+from rankwise.preflight.job_options import CheckPlan
 
 HOSTS = tuple(Host(f"node-{number}", number, {"memory": {"free": number}}) for number in range(3))
 

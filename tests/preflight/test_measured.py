@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rankwise.preflight.facts import CheckedJob, Facts, Host, Link, Seen
+from rankwise.preflight.job_options import CheckPlan
 from rankwise.preflight.measured import find_bad_links, has_swallowed, is_explained, loss_of, measured, rate_of
-from rankwise.preflight.settings import CheckPlan
 
 GOOD: Facts = {"rtt_s": 0.0002, "lost_out": 0.0, "lost_back": 0.0, "largest": 1472, "wanted": 1472, "up": 2e9, "down": 1e9}
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.train.sample_plan import Plan, epoch_order, even_part, mixed_seed
+from rankwise.train.sample_plan import SamplePlan, epoch_order, even_part, mixed_seed
 from rankwise.train.windows import window_of
 
 lengths = st.integers(0, 60)
@@ -15,7 +15,7 @@ ranks = st.integers(1, 5)
 batches = st.integers(1, 17)
 
 
-def positions(plan: Plan, num_steps: int | None = None) -> list[int]:
+def positions(plan: SamplePlan, num_steps: int | None = None) -> list[int]:
     """The positions that count, in the order one process would take them."""
     steps = range(plan.num_steps if num_steps is None else num_steps)
     shares = [plan.share(step, rank) for step in steps for rank in range(plan.world_size)]
@@ -24,12 +24,12 @@ def positions(plan: Plan, num_steps: int | None = None) -> list[int]:
 
 @given(lengths, batches, ranks)
 def test_join_gives_every_sample_to_exactly_one_rank_in_order(length: int, batch: int, world_size: int) -> None:
-    assert positions(Plan(length, batch, world_size, "join")) == list(range(length))
+    assert positions(SamplePlan(length, batch, world_size, "join")) == list(range(length))
 
 
 @given(lengths, batches, ranks)
 def test_pad_repeats_fewer_samples_than_there_are_ranks_and_gives_all_the_same_number(length: int, batch: int, world_size: int) -> None:
-    plan = Plan(length, batch * world_size, world_size, "pad")
+    plan = SamplePlan(length, batch * world_size, world_size, "pad")
 
     taken = positions(plan)
     sizes = {sum(plan.share(step, rank).num_samples for step in range(plan.num_steps)) for rank in range(world_size)}
@@ -40,17 +40,17 @@ def test_pad_repeats_fewer_samples_than_there_are_ranks_and_gives_all_the_same_n
 
 @given(lengths, batches, ranks, st.integers(1, 4))
 def test_pad_makes_no_step_of_repeated_samples_alone(length: int, batch: int, world_size: int, least: int) -> None:
-    assert Plan(length, batch, world_size, "pad", least=least).num_steps == -(-length // batch)
+    assert SamplePlan(length, batch, world_size, "pad", least=least).num_steps == -(-length // batch)
 
 
 @given(lengths, batches, ranks)
 def test_drop_leaves_out_only_the_incomplete_step(length: int, batch: int, world_size: int) -> None:
-    assert positions(Plan(length, batch, world_size, "drop")) == list(range(length - length % batch))
+    assert positions(SamplePlan(length, batch, world_size, "drop")) == list(range(length - length % batch))
 
 
 @given(lengths, batches, ranks)
 def test_a_rank_without_a_sample_takes_part_with_one_that_does_not_count(length: int, batch: int, world_size: int) -> None:
-    plan = Plan(length, batch, world_size, "join")
+    plan = SamplePlan(length, batch, world_size, "join")
     for step in range(plan.num_steps):
         shares = [plan.share(step, rank) for rank in range(world_size)]
         assert all(len(share.positions) > 0 for share in shares)
@@ -61,7 +61,7 @@ def test_a_rank_without_a_sample_takes_part_with_one_that_does_not_count(length:
 def test_no_rank_gets_fewer_than_the_least_where_a_step_has_as_many(
     length: int, batch: int, world_size: int, least: int, uneven: str
 ) -> None:
-    plan = Plan(length, batch, world_size, uneven, least=least)  # type: ignore[arg-type]
+    plan = SamplePlan(length, batch, world_size, uneven, least=least)  # type: ignore[arg-type]
 
     for step in range(plan.num_steps):
         shares = [plan.share(step, rank) for rank in range(world_size)]
@@ -71,7 +71,7 @@ def test_no_rank_gets_fewer_than_the_least_where_a_step_has_as_many(
 
 
 def test_the_last_window_of_103_samples_on_4_ranks() -> None:
-    plan = Plan(103, 12, 4, "join", least=2)
+    plan = SamplePlan(103, 12, 4, "join", least=2)
 
     last = [plan.share(plan.num_steps - 1, rank) for rank in range(4)]
 
@@ -83,17 +83,17 @@ def test_the_last_window_of_103_samples_on_4_ranks() -> None:
 def test_the_rest_of_an_epoch_can_be_done_by_other_ranks(
     length: int, batch: int, before: int, other: int, after: int, data: st.DataObject
 ) -> None:
-    first = Plan(length, batch, before, "join")
+    first = SamplePlan(length, batch, before, "join")
     num_steps = data.draw(st.integers(0, first.num_steps))
 
-    second = Plan(length, other, after, "join", done=first.done_after(num_steps))
+    second = SamplePlan(length, other, after, "join", done=first.done_after(num_steps))
 
     assert positions(first, num_steps) + positions(second) == list(range(length))
 
 
 @given(lengths, batches, ranks, st.integers(1, 5), st.sampled_from(["join", "pad", "drop"]))
 def test_the_weights_of_a_window_add_up_to_one(length: int, batch: int, world_size: int, accumulate: int, uneven: str) -> None:
-    plan = Plan(length, batch, world_size, uneven)  # type: ignore[arg-type]
+    plan = SamplePlan(length, batch, world_size, uneven)  # type: ignore[arg-type]
     step = 0
     while step < plan.num_steps:
         total, last = window_of(plan, step, accumulate)

@@ -17,7 +17,7 @@ import pytest
 
 import rankwise
 from rankwise.errors import UsageError
-from rankwise.train.spawn import Worker, _failure, _results
+from rankwise.train.spawn import RankProcess, _failure, _results
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)  # whichever test comes first waits for a program that imports torch five times
@@ -233,13 +233,13 @@ if __name__ == "__main__":
     assert done.stdout.strip() == str([[(number, str(rank), "2") for rank in range(2)] for number in range(3)]) + " False", done.stderr
 
 
-def pipe_that_says(result: tuple[Any, ...] | None) -> Worker:
+def pipe_that_says(result: tuple[Any, ...] | None) -> RankProcess:
     """A worker whose process has told this, or ended without a word."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     if result is not None:
         theirs.send_bytes(pickle.dumps(result))
     theirs.close()
-    return Worker(0, SimpleNamespace(pid=1, exitcode=-9, join=lambda timeout: None), ours)  # type: ignore[arg-type]
+    return RankProcess(0, SimpleNamespace(pid=1, exitcode=-9, join=lambda timeout: None), ours)  # type: ignore[arg-type]
 
 
 def test_whoever_lost_a_connection_is_not_blamed_for_it() -> None:
@@ -340,6 +340,6 @@ def test_what_threads_and_exit_handlers_of_a_worker_write_is_there_when_spawn_re
 def test_a_worker_that_a_real_time_signal_ended_is_told() -> None:
     process: Any = SimpleNamespace(exitcode=-40, pid=7)
     pipe: Any = None
-    finding = _failure(Worker(0, process, pipe), "", None, [])
+    finding = _failure(RankProcess(0, process, pipe), "", None, [])
 
     assert (finding.code, finding.summary) == ("RW403", "rank 0 (pid 7) ended by signal 40 without saying why")

@@ -12,20 +12,20 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rankwise.train.loader import Loader
-from rankwise.train.sample_plan import Plan, Uneven
+from rankwise.train.sample_plan import SamplePlan, Uneven
 from rankwise.train.stream import Portion, StreamShard, is_same_stream, outline
 from tests.train.farm import Farm
 from tests.train.jobs import Numbers, Stream
 
 
-def portions(plan: Plan, rank: int, stream: Any = range(10)) -> list[Portion]:
+def portions(plan: SamplePlan, rank: int, stream: Any = range(10)) -> list[Portion]:
     return list(StreamShard(stream, list, plan, rank, seed=1))
 
 
 @pytest.mark.parametrize("done", [0, 4])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_each_sample_counts_once_on_one_rank_and_is_where_it_says(world_size: int, done: int) -> None:
-    of_ranks = [portions(Plan(10, 4, world_size, "join", done), rank) for rank in range(world_size)]
+    of_ranks = [portions(SamplePlan(10, 4, world_size, "join", done), rank) for rank in range(world_size)]
 
     assert len({len(of_rank) for of_rank in of_ranks}) == 1
     counted = [(one.first, one.batch[: one.num_samples]) for step in zip(*of_ranks) for one in step if one.num_samples]
@@ -37,19 +37,19 @@ def test_each_sample_counts_once_on_one_rank_and_is_where_it_says(world_size: in
 
 @pytest.mark.parametrize(("uneven", "read"), [("drop", [*range(8)]), ("pad", [*range(10), 0])])
 def test_what_is_left_over_is_left_out_or_filled_from_the_beginning(uneven: Uneven, read: list[int]) -> None:
-    of_ranks = [portions(Plan(10, 4, 3 if uneven == "pad" else 2, uneven), rank) for rank in range(3 if uneven == "pad" else 2)]
+    of_ranks = [portions(SamplePlan(10, 4, 3 if uneven == "pad" else 2, uneven), rank) for rank in range(3 if uneven == "pad" else 2)]
 
     assert [sample for step in zip(*of_ranks) for one in step for sample in one.batch] == read
     assert of_ranks[0][-1].end == min(10, len(read)), "what is repeated is not there twice"
 
 
 def test_a_stream_that_has_nothing_left_gives_nothing() -> None:
-    assert portions(Plan(10, 4, 2, "join", done=10), 0) == []
-    assert portions(Plan(0, 4, 2, "pad"), 0, stream=[]) == []
+    assert portions(SamplePlan(10, 4, 2, "join", done=10), 0) == []
+    assert portions(SamplePlan(0, 4, 2, "pad"), 0, stream=[]) == []
 
 
 def test_a_portion_says_what_stream_it_is_of_by_the_samples_of_all_ranks() -> None:
-    first, second, third = portions(Plan(10, 4, 2, "join"), 1)
+    first, second, third = portions(SamplePlan(10, 4, 2, "join"), 1)
 
     assert first.outline == {"": [0.0, 1.0, 2.0, 3.0]}
     assert second.outline == {"": [4.0, 5.0, 6.0, 7.0]}
@@ -66,16 +66,16 @@ def test_random_streams_have_one_order_for_all_ranks_and_leave_the_generators_al
     expected = torch.rand(2).tolist()
     torch.manual_seed(7)
     drawn = []
-    reader = iter(StreamShard(Shuffled(), list, Plan(10, 5, 1, "join"), 0, seed=3))  # type: ignore[arg-type]
+    reader = iter(StreamShard(Shuffled(), list, SamplePlan(10, 5, 1, "join"), 0, seed=3))  # type: ignore[arg-type]
     samples = [*next(reader).batch]
     drawn.append(torch.rand(()).item())
     samples += next(reader).batch
     drawn.append(torch.rand(()).item())
 
     assert drawn == expected
-    halves = [portions(Plan(10, 10, 2, "join"), rank, Shuffled())[0].batch for rank in range(2)]
+    halves = [portions(SamplePlan(10, 10, 2, "join"), rank, Shuffled())[0].batch for rank in range(2)]
     torch.manual_seed(0)
-    again = list(StreamShard(Shuffled(), list, Plan(10, 5, 1, "join"), 0, seed=3))  # type: ignore[arg-type]
+    again = list(StreamShard(Shuffled(), list, SamplePlan(10, 5, 1, "join"), 0, seed=3))  # type: ignore[arg-type]
     assert [sample for one in again for sample in one.batch] == samples
     assert sorted(number for number, *_ in halves[0] + halves[1]) == list(range(10))
 

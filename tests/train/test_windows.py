@@ -8,7 +8,7 @@ import pytest
 
 from rankwise.errors import TrainError
 from rankwise.train import group, windows
-from rankwise.train.sample_plan import Plan
+from rankwise.train.sample_plan import SamplePlan
 from rankwise.train.windows import Micro, counted, window_of
 
 
@@ -32,7 +32,7 @@ def cut(batches: list[list[int]], accumulate: int) -> list[Micro]:
     ("first", "accumulate", "wanted"), [(0, 1, (4, 0)), (0, 2, (8, 1)), (2, 2, (2, 2)), (0, 3, (10, 2)), (0, 9, (10, 2)), (1, 2, (6, 2))]
 )
 def test_a_window_ends_with_the_epoch(first: int, accumulate: int, wanted: tuple[int, int]) -> None:
-    assert window_of(Plan(10, 4, 2, "join"), first, accumulate) == wanted
+    assert window_of(SamplePlan(10, 4, 2, "join"), first, accumulate) == wanted
 
 
 def test_the_weights_of_a_window_add_up_to_its_samples(others: Any) -> None:

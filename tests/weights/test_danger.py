@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rankwise.weights.danger import HARMLESS, call_text, check_harmless, what_would_run
-from rankwise.weights.opcodes import Call, Global, Persistent, Stream, read_pickle
+from rankwise.weights.opcodes import FunctionCall, Global, Persistent, PickleBytes, read_pickle
 from rankwise.weights.tensor_records import CheckpointError, Content, TensorRecord
 from tests.weights.bad_files import Bomb
 
@@ -21,7 +21,7 @@ TENSORS = {"weight": TensorRecord("float32", (2,))}
 
 
 def would_run(value: Any) -> tuple[str, ...]:
-    return what_would_run(read_pickle(Stream(pickle.dumps(value))))
+    return what_would_run(read_pickle(PickleBytes(pickle.dumps(value))))
 
 
 def test_a_call_is_shown_once_and_with_what_it_would_be_given() -> None:
@@ -39,7 +39,7 @@ def test_what_rebuilds_tensors_is_harmless() -> None:
     whole = io.BytesIO()
     torch.save({"model": torch.nn.Linear(2, 2).state_dict(), "set": {1}}, whole, _use_new_zipfile_serialization=False)
     whole.seek(0)
-    stream = Stream(whole.getvalue())
+    stream = PickleBytes(whole.getvalue())
 
     for _ in range(4):
         assert what_would_run(read_pickle(stream)) == ()
@@ -50,25 +50,25 @@ def test_the_old_name_of_the_builtins_is_theirs(protocol: int) -> None:
     """torch.save writes protocol 2, where Python calls them so."""
     plain = pickle.dumps([{1}, set(), 1j, bytearray(b"a")], protocol)
 
-    assert what_would_run(read_pickle(Stream(plain))) == ()
-    assert what_would_run(read_pickle(Stream(pickle.dumps(Bomb(eval, "1"), protocol)))) == ("builtins.eval('1')",)
+    assert what_would_run(read_pickle(PickleBytes(plain))) == ()
+    assert what_would_run(read_pickle(PickleBytes(pickle.dumps(Bomb(eval, "1"), protocol)))) == ("builtins.eval('1')",)
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (Call(SYSTEM, ()), "posix.system()"),
-        (Call(SYSTEM, tuple(range(9))), "posix.system(0, 1, 2, 3, 4, 5)"),
-        (Call(SYSTEM, (), state={"a": 1}), "posix.system().__setstate__(dict(tuple('a', 1)))"),
-        (Call(SYSTEM, (Persistent(1), Call(SYSTEM, ("a",)))), "posix.system(<storage>, posix.system('a'))"),
-        (Call(SYSTEM, ([[["deep"]]],)), "posix.system(list(list(…)))"),
-        (Call(SYSTEM, (1 << 200,)), "posix.system(<a number of 201 bits>)"),
-        (Call(SYSTEM, (-(1 << 199),)), f"posix.system({-(1 << 199)})"),
-        (Call(SYSTEM, ("a" * 101,)), f"posix.system('{'a' * 100}')"),
-        (Call(SYSTEM, ("a" * 100, "b" * 100)), f"posix.system('{'a' * 100}', '{'b' * 42}…"),
+        (FunctionCall(SYSTEM, ()), "posix.system()"),
+        (FunctionCall(SYSTEM, tuple(range(9))), "posix.system(0, 1, 2, 3, 4, 5)"),
+        (FunctionCall(SYSTEM, (), state={"a": 1}), "posix.system().__setstate__(dict(tuple('a', 1)))"),
+        (FunctionCall(SYSTEM, (Persistent(1), FunctionCall(SYSTEM, ("a",)))), "posix.system(<storage>, posix.system('a'))"),
+        (FunctionCall(SYSTEM, ([[["deep"]]],)), "posix.system(list(list(…)))"),
+        (FunctionCall(SYSTEM, (1 << 200,)), "posix.system(<a number of 201 bits>)"),
+        (FunctionCall(SYSTEM, (-(1 << 199),)), f"posix.system({-(1 << 199)})"),
+        (FunctionCall(SYSTEM, ("a" * 101,)), f"posix.system('{'a' * 100}')"),
+        (FunctionCall(SYSTEM, ("a" * 100, "b" * 100)), f"posix.system('{'a' * 100}', '{'b' * 42}…"),
     ],
 )
-def test_a_call_in_few_characters(call: Call, text: str) -> None:
+def test_a_call_in_few_characters(call: FunctionCall, text: str) -> None:
     assert call_text(call) == text
 
 

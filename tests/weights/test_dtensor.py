@@ -13,7 +13,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 
 from rankwise.weights.dtensor import _box, join_ranks
-from rankwise.weights.tensor_records import Chunk, Content, Damaged, Extent, TensorRecord
+from rankwise.weights.tensor_records import Content, Damaged, Extent, TensorPiece, TensorRecord
 from tests.weights.checkpoints import refused
 from tests.weights.nets import Net
 
@@ -43,7 +43,7 @@ def _of_one_row(rank: int, count: int) -> Content:
     """What each of these ranks has of a bias of one number, which torch gives to the first."""
     path = Path(f"rank-{rank}.pt")
     mine = TensorRecord("float32", (count,), Extent(path, 0, 4 * count), strides=(1,))
-    part = TensorRecord("float32", (1,), unreadable="a part", part=Chunk((1,), (0,), part=mine))
+    part = TensorRecord("float32", (1,), unreadable="a part", part=TensorPiece((1,), (0,), part=mine))
     return Content("torch zip", {"bias": mine if count else part}, (path,))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import rankwise
 from rankwise.errors import UsageError
-from rankwise.weights.matching import Rules, Slot, fit
+from rankwise.weights.matching import Rules, Wanted, fit
 from rankwise.weights.parameter_names import WRAPPERS
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 from tests.weights.checkpoints import refused, save
@@ -24,8 +24,8 @@ NAMES = st.lists(st.lists(PARTS, min_size=1, max_size=3).map(".".join), min_size
 LAYERS = st.lists(st.sampled_from(sorted(WRAPPERS)), max_size=4)
 
 
-def slots(names: list[str]) -> dict[str, Slot]:
-    return {name: Slot((len(name),), "float32", index) for index, name in enumerate(names)}
+def slots(names: list[str]) -> dict[str, Wanted]:
+    return {name: Wanted((len(name),), "float32", index) for index, name in enumerate(names)}
 
 
 def records(names: Mapping[str, str]) -> dict[str, TensorRecord]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rankwise.weights import opcodes
-from rankwise.weights.opcodes import Call, Global, Persistent, Pickled, Stream, read_pickle
+from rankwise.weights.opcodes import FunctionCall, Global, Persistent, PickleBytes, Pickled, read_pickle
 from rankwise.weights.tensor_records import Damaged, StateDictNode
 
 
@@ -32,7 +32,7 @@ class Named:
 
 
 def read(data: bytes) -> Pickled:
-    return read_pickle(Stream(data))
+    return read_pickle(PickleBytes(data))
 
 
 def value_of(pickled: bytes) -> Any:
@@ -72,7 +72,7 @@ def test_a_set_is_a_list_and_no_call(protocol: int) -> None:
     "asked", [Made(sorted, ([1],)), Made(set, ((1,),)), Made(set, ([1], [2])), Made(collections.OrderedDict, ([("a", 1)],))]
 )
 def test_what_only_looks_like_a_set_or_an_empty_dictionary_is_a_call(asked: Made) -> None:
-    assert isinstance(value_of(pickle.dumps(asked)), Call)
+    assert isinstance(value_of(pickle.dumps(asked)), FunctionCall)
 
 
 def test_a_frozen_set_is_a_tuple() -> None:
@@ -153,7 +153,7 @@ def test_a_reference_to_a_storage_keeps_its_name(pickled: bytes, id: Any) -> Non
 
 
 def test_what_stands_behind_the_end_is_left_to_the_next_reader() -> None:
-    stream = Stream(pickle.dumps("one") + pickle.dumps("two"))
+    stream = PickleBytes(pickle.dumps("one") + pickle.dumps("two"))
 
     assert [read_pickle(stream).value, read_pickle(stream).value] == ["one", "two"]
 
@@ -187,7 +187,7 @@ def test_what_is_no_pickle_is_damage(pickled: bytes, said: str) -> None:
 
 def test_a_string_may_be_as_long_as_all_that_is_left() -> None:
     assert value_of(b"X\x03\x00\x00\x00abc.") == "abc"
-    assert Stream(b"abc").read(3) == b"abc"
+    assert PickleBytes(b"abc").read(3) == b"abc"
 
 
 def test_a_line_may_be_long_but_not_without_end() -> None:
@@ -205,4 +205,4 @@ def test_the_number_of_opcodes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_two_calls_of_the_same_are_two() -> None:
-    assert Call("f", (1,)) != Call("f", (1,))
+    assert FunctionCall("f", (1,)) != FunctionCall("f", (1,))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.weights.opcodes import Call, Global, Persistent
+from rankwise.weights.opcodes import FunctionCall, Global, Persistent
 from rankwise.weights.rebuilding import check_bounds, plain_tree, sizes_of
 from rankwise.weights.tensor_records import Damaged, Extent, StateDictNode, TensorRecord, Unbuilt
 
@@ -16,12 +16,12 @@ STORAGE = Extent(Path("a"), 0, 64)
 REFERENCE = Persistent(("storage", Global("torch", "FloatStorage"), "0", "cpu", 16))
 
 
-def call(name: str, *args: Any, **facts: Any) -> Call:
+def call(name: str, *args: Any, **facts: Any) -> FunctionCall:
     module, _, function = name.rpartition(".")
-    return Call(Global(module, function), args, **facts)
+    return FunctionCall(Global(module, function), args, **facts)
 
 
-def tensor(reference: Any = REFERENCE, first: Any = 0, shape: Any = (4, 4), strides: Any = (4, 1), *more: Any) -> Call:
+def tensor(reference: Any = REFERENCE, first: Any = 0, shape: Any = (4, 4), strides: Any = (4, 1), *more: Any) -> FunctionCall:
     return call("torch._utils._rebuild_tensor_v2", reference, first, shape, strides, False, StateDictNode(), *more)
 
 
@@ -44,7 +44,7 @@ MATRIX = TensorRecord("float32", (4, 4), STORAGE, 0, (4, 1))
         tensor(REFERENCE, 0, (4, 4), (4, 1), {"conj": False}),
     ],
 )
-def test_every_way_to_write_a_tensor_is_one_record(value: Call) -> None:
+def test_every_way_to_write_a_tensor_is_one_record(value: FunctionCall) -> None:
     assert plain({"w": value}) == {"w": MATRIX}
 
 
@@ -64,7 +64,7 @@ def test_a_dtype_that_has_no_storage_of_its_own() -> None:
         (call("torch._utils._rebuild_qtensor", 0), "a qtensor"),
     ],
 )
-def test_a_tensor_without_plain_bytes_says_why(value: Call, why: str) -> None:
+def test_a_tensor_without_plain_bytes_says_why(value: FunctionCall, why: str) -> None:
     assert why in plain(value).unreadable
 
 
@@ -94,7 +94,7 @@ def storage(**changed: Any) -> Persistent:
         (call("torch._utils._rebuild_tensor_v2", REFERENCE), "a tensor is described wrongly"),
     ],
 )
-def test_a_tensor_that_cannot_be_is_damage(value: Call, said: str) -> None:
+def test_a_tensor_that_cannot_be_is_damage(value: FunctionCall, said: str) -> None:
     with pytest.raises(Damaged, match=said):
         plain(value)
 
@@ -155,7 +155,7 @@ def test_what_contains_itself_or_has_no_end_is_not_followed() -> None:
     assert one is other
 
 
-def module(parameters: dict[str, Any], parts: dict[str, Any], **more: Any) -> Call:
+def module(parameters: dict[str, Any], parts: dict[str, Any], **more: Any) -> FunctionCall:
     return call("a.Net", state={"_parameters": parameters, "_buffers": {}, "_modules": parts, **more})
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from rankwise.broker import connecting
 from rankwise.broker.blobs import Blobs
 from rankwise.broker.messages import BINARY, Body, Reply, Request, read_reply, write_request
+from rankwise.broker.oip_tensors import as_array, as_tensor
 from rankwise.broker.stores import RedisStore
-from rankwise.broker.values import as_array, as_tensor
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
 from rankwise.pool.errors import PoolError, deadline_exceeded, pool_closed, pool_elsewhere

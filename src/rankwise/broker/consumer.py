@@ -24,8 +24,8 @@ from typing import Any
 from rankwise.broker import connecting
 from rankwise.broker.blobs import Blobs
 from rankwise.broker.messages import Body, Malformed, Reply, Request, TensorMissing, find_id, outputs_of, read_request, write_reply
+from rankwise.broker.oip_tensors import raw_of
 from rankwise.broker.stores import Store
-from rankwise.broker.values import raw_of
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool import Pool

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.broker.values import as_array, raw_of, read_array
+from rankwise.broker.oip_tensors import as_array, raw_of, read_array
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import by_text, named_list, output_names
 from rankwise.protocol import Array, TensorSpec, bfloat16, datatype_of

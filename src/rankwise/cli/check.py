@@ -14,7 +14,7 @@ from typing import Any
 from rankwise.cli.options import parsed, width
 from rankwise.errors import UnreadableInput
 from rankwise.launch.plan import TORCHRUN_FLAGS, TORCHRUN_VALUES
-from rankwise.preflight.settings import GROUPS, CheckPlan, plan_check
+from rankwise.preflight.job_options import GROUPS, CheckPlan, plan_check
 
 _USAGE = "rankwise check [OPTIONS] [TORCHRUN OPTIONS] [SCRIPT [ARGS...]]"
 _EPILOG = """examples:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rankwise.evidence.records import Frame, Stack
 from rankwise.source.book import SourceBook, with_called
-from rankwise.source.guards import Loop, Skip
+from rankwise.source.guards import LoopStatement, Skip
 
 _VERBS = {"continue": "continues", "return": "returns", "break": "breaks out of the loop", "except": "catches an exception"}
 
@@ -25,7 +25,7 @@ class Reason:
 class LeftLoops:
     """The loops that one rank is still in and another one has left, and what can have led it out."""
 
-    left: tuple[tuple[Frame, Loop], ...]  # innermost first, with the line at which the one inside stands in each
+    left: tuple[tuple[Frame, LoopStatement], ...]  # innermost first, with the line at which the one inside stands in each
     reasons: tuple[Reason, ...]
     is_in_another: bool = False  # both are still in a loop around these: then the other may only be at the end of its round
 
@@ -93,7 +93,7 @@ def find_catches(book: SourceBook, inside: Stack, outside: Stack) -> list[Reason
     return [_of_skip(frame, skip) for frame in frames for skip in book.handlers_for(frame) if skip.line not in known]
 
 
-def _exits(frame: Frame, loop: Loop) -> list[Reason]:
+def _exits(frame: Frame, loop: LoopStatement) -> list[Reason]:
     """What can end a loop: the statements that leave it, its condition, the end of what it goes over (which a range rarely is)."""
     found = [_of_skip(frame, skip) for skip in loop.exits]
     place = Frame(frame.file, loop.start, frame.function)

@@ -25,10 +25,10 @@ from rankwise.pool.workers.runner import check_gpu_usable, is_out_of_memory, run
 from rankwise.weights.building import evaluating, import_callable
 
 
-def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
+def build_runner(build: Any, weights: str, load: str, stack: bool) -> BatchRunner:
     """The model with its weights, ready to take batches."""
     if isinstance(build, str) and build.endswith(".pt2"):
-        return Runner(_program(build), load, stack)
+        return BatchRunner(_program(build), load, stack)
     model = (import_callable(build) if isinstance(build, str) else build)()
     if not callable(model):
         raise UsageError(f"{build} returned a {type(model).__name__}, where a model is wanted", next=("return the model from it",))
@@ -38,7 +38,7 @@ def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
         load_weights(model, weights)
     if isinstance(model, torch.nn.Module):
         evaluating(model)
-    return Runner(model, load, stack)
+    return BatchRunner(model, load, stack)
 
 
 def build_in_worker(stamp: tuple[str, tuple[int, int]] | None = None, **recipe: Any) -> Any:
@@ -56,7 +56,7 @@ def build_in_worker(stamp: tuple[str, tuple[int, int]] | None = None, **recipe: 
         return lambda columns, length, patience=0: {"refused": json.dumps(finding)}
 
 
-class Runner(torch.nn.Module):
+class BatchRunner(torch.nn.Module):
     """Takes a batch of rows as numpy columns, returns its outputs as numpy columns and what went wrong row by row."""
 
     def __init__(self, model: Any, load: str, stack: bool) -> None:

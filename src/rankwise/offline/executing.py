@@ -140,7 +140,7 @@ class _Here:
 
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.offline.child import best_device, build_runner
-        from rankwise.pool.workers.building import WithOwnDefaults, built_with_defaults
+        from rankwise.pool.workers.model_building import WithOwnDefaults, built_with_defaults
 
         try:
             runner, own = built_with_defaults(lambda: build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack))

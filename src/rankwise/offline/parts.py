@@ -46,7 +46,7 @@ class Results:
         return Results(self.rows[start:stop], columns, [], self.first_row, self.length, self.file_column)
 
 
-class Part:
+class NextPart:
     """What the next part will hold. Batches are cut at the same rows in every run of a job, parts are not."""
 
     def __init__(self, *results: Results) -> None:
@@ -90,7 +90,7 @@ def _form(results: Results) -> list[Any]:
     return [results.file_column, list(results.columns), forms]
 
 
-def write_part(path: Path, part: Part) -> dict[str, int]:
+def write_part(path: Path, part: NextPart) -> dict[str, int]:
     """Write through to the disk under a name that appears when it is complete; returns size and checksum for the journal."""
     with whole_file(path, is_synced=True) as file:
         for schema, batches in groupby(map(_record_batch, _runs(part.results)), key=lambda pair: pair[0].schema):

@@ -22,7 +22,7 @@ class JournalRemoved(Exception):
     """The process that had it open has finished its job and removed it meanwhile."""
 
 
-class Journal:
+class RecordLog:
     """Records are dictionaries. A record is there whole or not at all; a torn one at the end is cut off when the journal is opened."""
 
     def __init__(self, path: Path) -> None:

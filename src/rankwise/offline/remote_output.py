@@ -19,7 +19,7 @@ from rankwise.errors import UsageError
 from rankwise.offline.addresses import Address
 from rankwise.offline.lazy import pa, pafs
 from rankwise.offline.parts import is_whole
-from rankwise.offline.record_log import InUse, Journal, read_records
+from rankwise.offline.record_log import InUse, RecordLog, read_records
 from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, not_written, read_marker, write_marker
 
 _AT_ONCE = {"s3", "gcs"}  # where a file is there when it is complete, and not before
@@ -43,7 +43,7 @@ class RemoteOutput:
         journal says, it does again."""
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            lock = Journal(self._home / "lock")
+            lock = RecordLog(self._home / "lock")
         except InUse:
             raise in_use(self.address) from None
         try:

@@ -21,7 +21,7 @@ from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
 from rankwise.offline.later_rows import LaterRows
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
-from rankwise.offline.parts import Part
+from rankwise.offline.parts import NextPart
 from rankwise.offline.record_log import JournalRemoved
 from rankwise.offline.remote_output import RemoteOutput
 from rankwise.offline.row_batches import Selection
@@ -243,7 +243,7 @@ class _Job:
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """Compute from the first row that is not done to the last; write a part every few seconds."""
-        part = Part()
+        part = NextPart()
         has_worked = False
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
@@ -259,12 +259,12 @@ class _Job:
                 self._work.on_progress(done, failed, self._total(done, results.position))
             if failed > self._most_failed or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
                 self._flush(part)
-                part, flushed = Part(), time.monotonic()
+                part, flushed = NextPart(), time.monotonic()
             self._check_errors(failed)
         if part.results:
             self._flush(part)
 
-    def _flush(self, part: Part) -> None:
+    def _flush(self, part: NextPart) -> None:
         if was_rewritten(self._source.identity):
             summary = f"{self._source.identity['path']} was changed while it was read, so its rows may be of two versions"
             raise PredictError("RW831", summary, next=("--restart, when nobody writes to it any more",))

@@ -14,8 +14,8 @@ from typing import Any
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
 from rankwise.files import what_stops, write_whole
-from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
-from rankwise.offline.record_log import InUse, Journal, JournalRemoved, read_records
+from rankwise.offline.parts import NextPart, Results, is_whole, read_part, write_part
+from rankwise.offline.record_log import InUse, JournalRemoved, RecordLog, read_records
 
 _FORMAT = 3
 
@@ -41,7 +41,7 @@ class Workspace:
         with writing(output):
             self._folder.mkdir(mode=0o700, exist_ok=True)
             try:
-                self._journal = Journal(self._folder / "journal")
+                self._journal = RecordLog(self._folder / "journal")
             except InUse:
                 raise in_use(output) from None
             except FileNotFoundError:
@@ -88,7 +88,7 @@ class Workspace:
         """The reader's position behind the last part; None for readers without positions."""
         return self._parts[-1]["position"] if self._parts else None
 
-    def add(self, part: Part, position: int | None) -> None:
+    def add(self, part: NextPart, position: int | None) -> None:
         """Make these results last; the next rows follow them."""
         number = len(self._parts)
         with writing(self.output, self._kept):

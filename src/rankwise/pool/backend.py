@@ -17,7 +17,7 @@ from rankwise import cgroups
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model, check_number, parse_bytes, shown
 from rankwise.pool.api.streams import StreamOptions
-from rankwise.pool.schedule.state import ModelState, Plan, Seat
+from rankwise.pool.schedule.state import ModelState, PoolPlan, Seat
 from rankwise.pool.stats import Counters
 
 Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
@@ -92,7 +92,7 @@ class Backend(Protocol):
     """Runs tasks somewhere. `Pool` has checked all arguments, and calls from any thread."""
 
     models: Mapping[str, ModelState]
-    plan: Plan  # who works where, and why so many
+    plan: PoolPlan  # who works where, and why so many
     counters: Counters
 
     @property
@@ -211,7 +211,7 @@ def this_machine() -> Machine:
     return Machine(cores, memory_bytes(), gpus(), why)
 
 
-def plan_workers(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | None, pin: bool) -> Plan:
+def plan_workers(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | None, pin: bool) -> PoolPlan:
     """Workers with their share of the cores. One per core at most for models on the CPU; two per GPU, so that one computes while
     the other prepares, each with few threads: more of them spin beside the work of moving numbers, and take the caller's time."""
     devices = [f"cuda:{gpu}" for gpu in machine.gpus] if wants_gpu and machine.gpus else ["cpu"]
@@ -226,7 +226,7 @@ def plan_workers(machine: Machine, workers: int | str, wants_gpu: bool, threads:
     own = cores_of_workers(count, share, numa_nodes(os.sched_getaffinity(0))) if pin else [()] * count
     seats = [Seat(devices[i % len(devices)], share, own[i]) for i in range(count)]
     places = ", ".join(dict.fromkeys(seat.device for seat in seats))
-    return Plan(seats, f"{count} worker{'s' * (count != 1)} on {places} with {share} thread{'s' * (share != 1)} each ({why})")
+    return PoolPlan(seats, f"{count} worker{'s' * (count != 1)} on {places} with {share} thread{'s' * (share != 1)} each ({why})")
 
 
 def cores_of_workers(count: int, share: int, nodes: list[list[int]]) -> list[tuple[int, ...]]:

@@ -25,10 +25,10 @@ from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
 from rankwise.pool.memory.encoding import Node, as_array, given, pack, stays_tensor, unpack
 from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
-from rankwise.pool.schedule.state import ModelState, Plan, derived, seed_of
+from rankwise.pool.schedule.state import ModelState, PoolPlan, derived, seed_of
 from rankwise.pool.stats import Counters
-from rankwise.pool.workers.building import Loaded, load, seeded
 from rankwise.pool.workers.lanes import copy_place, to_value
+from rankwise.pool.workers.model_building import BuiltModel, load, seeded
 from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import Runner
 
@@ -53,9 +53,9 @@ def _spec(model: Model, state: ModelState, seed: int | None) -> bytes:
 class InProcess:
     """A `Backend` that runs each task in the thread that submits it, one at a time."""
 
-    def __init__(self, specs: dict[str, bytes], states: dict[str, ModelState], plan: Plan, options: PoolOptions) -> None:
+    def __init__(self, specs: dict[str, bytes], states: dict[str, ModelState], plan: PoolPlan, options: PoolOptions) -> None:
         self._specs, self.models, self.plan, self._options = specs, states, plan, options
-        self._loaded: dict[str, Loaded] = {}
+        self._loaded: dict[str, BuiltModel] = {}
         self._broken: dict[str, Exception] = {}
         self._lock = threading.RLock()  # a callback of one task may submit the next
         self._runner = Runner(RowChecker())
@@ -170,7 +170,7 @@ class InProcess:
         self.counters.of(model).failed += 1
         return failed(deadline_exceeded(model, deadline_s, was_running))
 
-    def _run(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+    def _run(self, model: BuiltModel, inputs: tuple[Any, ...]) -> Any:
         is_entered = torch.is_inference_mode_enabled()  # by the caller: to enter it once more takes as long as a small layer
         with nullcontext() if is_entered else torch.inference_mode():
             output = self._output(model, inputs)
@@ -184,7 +184,7 @@ class InProcess:
 
         return unpack(output, get)
 
-    def _output(self, model: Loaded, inputs: tuple[Any, ...]) -> Node | torch.Tensor:
+    def _output(self, model: BuiltModel, inputs: tuple[Any, ...]) -> Node | torch.Tensor:
         """What the model gave, as a node; where one tensor gives one tensor, which is the usual case, by the shortest way."""
         if len(inputs) == 1 and model.is_plain and _is_plain(inputs[0]):
             output = model.run(inputs[0].clone())
@@ -195,7 +195,7 @@ class InProcess:
             raise NotSent from error
         return pack(self._runner.call(model, unpack(node, to_value)), copy_place)
 
-    def _load(self, name: str) -> Loaded:
+    def _load(self, name: str) -> BuiltModel:
         if name in self._broken:
             raise self._broken[name]
         try:

@@ -20,7 +20,7 @@ from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
 from rankwise.pool.monotonic import monotonic
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
-from rankwise.pool.schedule.state import ModelState, Plan, TaskQueue, WorkerState, any_seed, derived
+from rankwise.pool.schedule.state import ModelState, PoolPlan, TaskQueue, WorkerState, any_seed, derived
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, cut_up
 from rankwise.pool.transport.answers import Answers
 from rankwise.pool.transport.listener import Listener
@@ -43,7 +43,7 @@ def start(models: dict[str, Model], options: PoolOptions) -> Processes:
 
 
 def staffed(
-    states: dict[str, ModelState], specs: dict[int, bytes], plan: Plan, options: PoolOptions, here: Machine, seed: int
+    states: dict[str, ModelState], specs: dict[int, bytes], plan: PoolPlan, options: PoolOptions, here: Machine, seed: int
 ) -> Processes:
     lanes = parse_bytes(options.lane_bytes) if options.lane_bytes is not None else here.memory_bytes // _LANE_SHARE
     budgets = memory_limits(options.memory, {seat.device for seat in plan.seats})
@@ -381,7 +381,7 @@ def _spec(model: Model, state: ModelState, seed: int) -> bytes:
     return model.spec(state.name, state.device.split(":")[0], derived(seed, "model", state.name))
 
 
-def _check_seats(states: dict[str, ModelState], plan: Plan) -> None:
+def _check_seats(states: dict[str, ModelState], plan: PoolPlan) -> None:
     """Whether workers can hold these models; no more replicas than such workers, or `load` would wait for the others for ever."""
     for name, state in states.items():
         seats = sum(state.may_run_on(seat.device) for seat in plan.seats)

@@ -13,7 +13,7 @@ from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.meet.threads import run_all
 from rankwise.preflight.facts import CheckedJob, Facts, Here, Seen
-from rankwise.preflight.settings import GROUPS
+from rankwise.preflight.job_options import GROUPS
 
 Status = Literal["pass", "warn", "fail", "not possible"]
 

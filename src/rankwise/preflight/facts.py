@@ -14,7 +14,7 @@ from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
 from rankwise.meet.differences import find_difference
 from rankwise.preflight.gpus import gpu_facts
-from rankwise.preflight.settings import CheckPlan
+from rankwise.preflight.job_options import CheckPlan
 from rankwise.preflight.torch_process import TorchProcess
 
 Facts = dict[str, Any]

@@ -17,11 +17,11 @@ from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, admit_hosts
 from rankwise.preflight.facts import CheckedJob, Facts, Here, Host
+from rankwise.preflight.job_options import CheckPlan
 from rankwise.preflight.joining import attend, find_meeting, is_led
 from rankwise.preflight.meeting_listener import MeetingListener
 from rankwise.preflight.members import Agent
 from rankwise.preflight.probes import Probes
-from rankwise.preflight.settings import CheckPlan
 from rankwise.preflight.torch_process import TorchProcess
 from rankwise.preflight.wire import ConnectionLost, token_of
 

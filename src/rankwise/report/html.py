@@ -13,7 +13,7 @@ from rankwise.report.page.job_facts import blind_section, facts_section, output_
 from rankwise.report.page.markup import Html, joined, tag
 from rankwise.report.page.merged_stacks import stack_section
 from rankwise.report.page.rank_rows import rank_section
-from rankwise.report.page.rank_words import rank_states
+from rankwise.report.page.rank_text import rank_states
 from rankwise.report.page.reported_job import ReportedJob, reported_job
 from rankwise.report.page.timeline_table import timeline_section
 from rankwise.report.safe_text import one_line

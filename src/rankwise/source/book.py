@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
-from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of, polled_condition
+from rankwise.source.guards import Guard, LoopStatement, Skip, caught_by, find_skips, guards_at, leaves, loop_of, polled_condition
 from rankwise.source.names import Names
 from rankwise.source.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.source.rank_words import meaning_of, zero_only_mark
@@ -159,7 +159,7 @@ class SourceBook:
         function = self._function_at(file, line)
         return last_line(function) if isinstance(function, FUNCTIONS) else line
 
-    def loops_at(self, file: str, line: int) -> list[Loop]:
+    def loops_at(self, file: str, line: int) -> list[LoopStatement]:
         """The loops around a line inside its function, innermost first, with what may end them."""
         return [loop_of(node) for node in self._loops_at(file, line)]
 

@@ -71,7 +71,7 @@ class Skip:
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopStatement:
     """A loop: its lines, what it goes over or the condition it goes on under, and the statements that leave it."""
 
     start: int
@@ -191,10 +191,10 @@ def find_skips(scope: ast.AST, line: int) -> list[Skip]:
     return sorted((skip for skip in found if skip is not None), key=lambda skip: skip.line)
 
 
-def loop_of(node: ast.For | ast.AsyncFor | ast.While) -> Loop:
+def loop_of(node: ast.For | ast.AsyncFor | ast.While) -> LoopStatement:
     exits = tuple(skip for skip in find_skips(node, last_line(node)) if skip.kind in ("break", "return"))
     is_while = isinstance(node, ast.While)
-    return Loop(node.lineno, last_line(node), is_while, text_of(node.test if isinstance(node, ast.While) else node.iter), exits)
+    return LoopStatement(node.lineno, last_line(node), is_while, text_of(node.test if isinstance(node, ast.While) else node.iter), exits)
 
 
 def polled_condition(loop: ast.While) -> str:

@@ -48,7 +48,7 @@ def read_metadata(folder: Path) -> Metadata:
     return metadata
 
 
-class Reader(FileSystemReader):
+class CheckpointReader(FileSystemReader):
     """A reader that is given the metadata; torch's own would unpickle the file."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:

@@ -15,7 +15,7 @@ from rankwise.errors import UsageError
 from rankwise.train import batches, group
 from rankwise.train.captured import seed_rng
 from rankwise.train.errors import train_error
-from rankwise.train.sample_plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
+from rankwise.train.sample_plan import UNEVEN, SamplePlan, Uneven, epoch_order, mixed_seed
 from rankwise.train.stream import Portion, StreamShard
 
 log = logging.getLogger("rankwise.train")
@@ -229,8 +229,8 @@ class Loader:
     def _begin(self, epoch: int) -> None:
         self.epoch, self._begin_at, self.loop = epoch, 0, Loop(epoch, self._plan_after(0))
 
-    def _plan_after(self, done: int) -> Plan:
-        return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
+    def _plan_after(self, done: int) -> SamplePlan:
+        return SamplePlan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
 
     def _done(self, loop: Loop) -> int:
         return loop.plan.done + loop.num_done * self.global_batch if self.is_stream else loop.plan.done_after(loop.num_done)
@@ -276,7 +276,7 @@ class Loop:
     """Where one of several loops over a loader is."""
 
     epoch: int
-    plan: Plan
+    plan: SamplePlan
     order: torch.Tensor | range = range(0)
     trains: bool = False
     num_taken: int = 0

@@ -25,7 +25,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplePlan:
     """The steps of one epoch after `done` samples of it.
 
     A last global batch that does not fill all ranks is shared as evenly as possible. With "join" a rank that gets nothing

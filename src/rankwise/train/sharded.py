@@ -19,7 +19,7 @@ from rankwise.findings import Finding
 from rankwise.train import committed, group
 from rankwise.train.captured import find_names_misfit, misfit, plain_numbers, same_weights
 from rankwise.train.committed import damaged, unsafe
-from rankwise.train.distcp import METADATA, Planner, Reader, Refused, read_metadata
+from rankwise.train.distcp import METADATA, CheckpointReader, Planner, Refused, read_metadata
 from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
 
@@ -72,7 +72,7 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
     metadata = _read_alike(path / SHARDS, state)
     _leave_out_never_stepped(state, metadata)
     try:
-        dcp_loader.load(state, storage_reader=Reader(path / SHARDS, metadata), planner=Planner())
+        dcp_loader.load(state, storage_reader=CheckpointReader(path / SHARDS, metadata), planner=Planner())
     except CheckpointException as error:
         failed = [failure for failure, _ in error.failures.values()]
         refused = [failure for failure in failed if isinstance(failure, Refused)]
@@ -93,7 +93,7 @@ def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
     there = {name: value.detach().clone() for name, value in own.items()}
     try:
         metadata = _read_alike(path / SHARDS, {"model": own})
-        dcp_loader.load({"model": there}, storage_reader=Reader(path / SHARDS, metadata), planner=Planner())
+        dcp_loader.load({"model": there}, storage_reader=CheckpointReader(path / SHARDS, metadata), planner=Planner())
     except (TrainError, CheckpointException):  # of another model, or not readable
         return False
     return all(group.gathered(same_weights(_locals(own), _locals(there))))

@@ -58,7 +58,7 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
     _check_can_be_found(fn)
     work = pickled(fn, args)
     store = _open_store()
-    workers: list[Worker] = []
+    workers: list[RankProcess] = []
     families: list[psutil.Process] = []
     with _hearing_of_children():
         try:
@@ -86,7 +86,7 @@ def _hearing_of_children() -> Iterator[None]:
 
 
 @dataclass
-class Worker:
+class RankProcess:
     """One rank's process and the pipe on which it tells how it went."""
 
     rank: int
@@ -132,14 +132,14 @@ def _open_store() -> Any:
     return TCPStore("127.0.0.1", ear.getsockname()[1], is_master=True, wait_for_workers=False, master_listen_fd=ear.detach())
 
 
-def _start(work: bytes, rank: int, nproc: int, port: int) -> Worker:
+def _start(work: bytes, rank: int, nproc: int, port: int) -> RankProcess:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, theirs, os.getpid()), name=f"rank-{rank}")
     with _starting, _environment(rank, nproc, port):
         process.start()
     theirs.close()
-    return Worker(rank, process, ours)
+    return RankProcess(rank, process, ours)
 
 
 @contextlib.contextmanager
@@ -195,11 +195,11 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
         sys.exit(1)
 
 
-def _results(workers: list[Worker]) -> list[Any]:
+def _results(workers: list[RankProcess]) -> list[Any]:
     """Wait for all; the one that failed first decides, which need not be the one that is heard first. One to whom a connection broke
     is never the first: whoever was at the other end is, and the end of a process is seen by its peers before it is seen here."""
     results: dict[int, Any] = {}
-    failures: list[tuple[float, Worker, str, Any]] = []
+    failures: list[tuple[float, RankProcess, str, Any]] = []
     waiting = {worker.pipe: worker for worker in workers}
     patience_s: float | None = None  # how long to wait for what others may still say
     while waiting and (ready := multiprocessing.connection.wait(list(waiting), patience_s)):
@@ -222,7 +222,7 @@ def _is_echo(text: str) -> bool:
     return bool(text) and any(word in headline(text).lower() for word in _ECHOES)
 
 
-def _message_of(worker: Worker) -> tuple[Any, ...]:
+def _message_of(worker: RankProcess) -> tuple[Any, ...]:
     try:
         data = worker.pipe.recv_bytes()
     except (EOFError, OSError):
@@ -242,7 +242,7 @@ def _message_of(worker: Worker) -> tuple[Any, ...]:
         return "raised", text, None, time.monotonic()
 
 
-def _failure(worker: Worker, text: str, finding: dict[str, Any] | None, returned: list[int]) -> Finding:
+def _failure(worker: RankProcess, text: str, finding: dict[str, Any] | None, returned: list[int]) -> Finding:
     """`returned`: the ranks that ended well, without which a collective of this one cannot end; when each was heard says nothing."""
     if finding is not None:
         return Finding.from_dict(finding)
@@ -264,7 +264,7 @@ def _failure(worker: Worker, text: str, finding: dict[str, Any] | None, returned
     )
 
 
-def _let_leave(workers: list[Worker]) -> None:
+def _let_leave(workers: list[RankProcess]) -> None:
     """All have returned: what their threads and exit handlers still write (a checkpoint, a log) is theirs to finish, as in any program."""
     deadline = time.monotonic() + _LEAVE_S
     for worker in workers:
@@ -273,7 +273,7 @@ def _let_leave(workers: list[Worker]) -> None:
             log.warning("rank %d returned, but its threads or exit handlers did not end within %.0f s; it was ended", worker.rank, _LEAVE_S)
 
 
-def _end(workers: list[Worker], families: list[psutil.Process]) -> None:
+def _end(workers: list[RankProcess], families: list[psutil.Process]) -> None:
     """End all workers: first by SIGTERM, then by SIGKILL, with all processes they started."""
     for worker in workers:
         if worker.process.is_alive():
@@ -291,7 +291,7 @@ def _end(workers: list[Worker], families: list[psutil.Process]) -> None:
         worker.process.close()
 
 
-def _families(workers: list[Worker]) -> list[psutil.Process]:
+def _families(workers: list[RankProcess]) -> list[psutil.Process]:
     """What the workers that still run have started; the number of one that has ended may be another process's by now."""
     found: list[psutil.Process] = []
     for worker in [worker for worker in workers if worker.process.is_alive()]:

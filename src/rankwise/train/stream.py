@@ -1,7 +1,7 @@
 """Shards a dataset that can only be read from its beginning.
 
 Every rank, and every worker of it, reads the whole stream and keeps its own part: the one way that needs nothing from the
-dataset and still gives every sample to exactly one rank. The batches are cut as `Plan` cuts those of a map-style dataset.
+dataset and still gives every sample to exactly one rank. The batches are cut as `SamplePlan` cuts those of a map-style dataset.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
-from rankwise.train.sample_plan import Plan
+from rankwise.train.sample_plan import SamplePlan
 
 Item = TypeVar("Item")
 Outline = dict[str, list[float]]  # for each part of a sample a number that says which it is, sample by sample
@@ -45,7 +45,7 @@ class StreamShard(IterableDataset[Portion]):
 
     stream: Iterable[Any]
     collate: Callable[[list[Any]], Any]
-    plan: Plan
+    plan: SamplePlan
     rank: int
     seed: int  # of the epoch, the same on every rank
 

@@ -14,7 +14,7 @@ from rankwise.errors import TrainError
 from rankwise.train import group
 from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
-from rankwise.train.sample_plan import Plan
+from rankwise.train.sample_plan import SamplePlan
 from rankwise.train.stream import Portion, is_same_stream
 
 Count = Callable[[Any], float]  # samples, tokens, or the sum of their weights
@@ -38,7 +38,7 @@ def planned(loader: Loader, accumulate: int) -> Iterator[Micro]:
         yield Micro(portion.batch, portion.num_samples, weight, step == last)
 
 
-def window_of(plan: Plan, first: int, accumulate: int) -> tuple[int, int]:
+def window_of(plan: SamplePlan, first: int, accumulate: int) -> tuple[int, int]:
     """How many samples count in the window that begins with this step, and which step is its last."""
     steps = range(first, min(first + accumulate, plan.num_steps))
     return sum(map(plan.step_size, steps)), steps[-1]

@@ -13,7 +13,7 @@ from rankwise.weights.dcp import METADATA, read_dcp
 from rankwise.weights.deepspeed import is_deepspeed, read_deepspeed
 from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
-from rankwise.weights.opcodes import Stream, read_pickle
+from rankwise.weights.opcodes import PickleBytes, read_pickle
 from rankwise.weights.plain_files import check_path, open_bytes, unreadable
 from rankwise.weights.safetensors_file import RANK_FILE, join_rank_files, read_index, read_safetensors
 from rankwise.weights.state_dicts import is_training_key
@@ -118,7 +118,7 @@ def _check_is_torchs(path: Path, names: list[str]) -> None:
 def _read_bare_pickle(path: Path, data: Any) -> Content:
     """pickle.dump of a state dict: tensors inside it are bytes that only torch.load can open, by being called."""
     try:
-        would_run = what_would_run(read_pickle(Stream(data)))
+        would_run = what_would_run(read_pickle(PickleBytes(data)))
     except Damaged:
         if b"joblib.numpy_pickle" in data[:_HEAD]:  # it puts the bytes of arrays between the opcodes
             raise _foreign(path, "a file of joblib.dump", "if you trust it: joblib.load reads it, torch.save writes its tensors") from None

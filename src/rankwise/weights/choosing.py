@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankwise.errors import UsageError
-from rankwise.weights.matching import Fit, Rules, Slot, fit, may_be_missing, nearest_names
+from rankwise.weights.matching import Fit, Rules, Wanted, fit, may_be_missing, nearest_names
 from rankwise.weights.parameter_names import as_old_weight_norm, bare
 from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
@@ -29,7 +29,12 @@ class Choice:
 
 
 def choose(
-    path: Path, states: list[StateDict], slots: Mapping[str, Slot], rules: Rules, key: str | None = None, own_fit: OwnFit | None = None
+    path: Path,
+    states: list[StateDict],
+    slots: Mapping[str, Wanted],
+    rules: Rules,
+    key: str | None = None,
+    own_fit: OwnFit | None = None,
 ) -> Choice:
     """The state dict that fits the whole model; raises CheckpointError where none or several do."""
     candidates = with_key(path, states, key) if key is not None else [state for state in states if not state.is_for_training]
@@ -58,7 +63,7 @@ def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
     return found
 
 
-def _fits(candidates: list[StateDict], slots: Mapping[str, Slot], rules: Rules, own_fit: OwnFit | None) -> list[tuple[StateDict, Fit]]:
+def _fits(candidates: list[StateDict], slots: Mapping[str, Wanted], rules: Rules, own_fit: OwnFit | None) -> list[tuple[StateDict, Fit]]:
     """How each fits by its names; a model that loads in its own way is shown the others."""
     fits = []
     for state in candidates:
@@ -93,7 +98,7 @@ def _distance(one: Fit) -> tuple[int, int]:
     return len(one.missing) + len(one.wrong), one.faults if one.pairs or one.wrong else 0
 
 
-def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], rules: Rules) -> CheckpointError:
+def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted], rules: Rules) -> CheckpointError:
     """The error for no set of weights that fits: both sides, and the argument to pass where a part of the names would fit."""
     prefixes = _prefixes_that_fit(state, slots, rules) if rules.prefix is None else []
     steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
@@ -102,7 +107,7 @@ def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot]
     return _mismatch(path, state, one, slots, steps)
 
 
-def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Slot], rules: Rules) -> list[str]:
+def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) -> list[str]:
     """The prefixes below which a whole set of weights stands, the outermost of each. Those with too few names are not even tried."""
     prefixes: dict[str, None] = {}
     counts: Counter[str] = Counter()
@@ -136,7 +141,7 @@ def _key_steps(states: list[StateDict]) -> tuple[str, ...]:
     return (f"if they are the weights: {', '.join(f'key={state.label!r}' for state in outer[:4])}",) if outer else ()
 
 
-def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], steps: tuple[str, ...] = ()) -> CheckpointError:
+def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted], steps: tuple[str, ...] = ()) -> CheckpointError:
     """The error with both sides of every disagreement, and the nearest name for each that is missing."""
     if one.ambiguous:
         names = ", ".join(one.ambiguous[:_SHOWN])
@@ -150,7 +155,7 @@ def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot],
     return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=(*steps, *_steps(one)))
 
 
-def _rows(one: Fit, state: StateDict, slots: Mapping[str, Slot], under: str) -> list[str]:
+def _rows(one: Fit, state: StateDict, slots: Mapping[str, Wanted], under: str) -> list[str]:
     shown = one.missing[:_SHOWN]
     near = nearest_names(one, slots, state.tensors, shown)
     table = [("model", f"checkpoint{under}")]
@@ -176,7 +181,7 @@ def _steps(one: Fit) -> tuple[str, ...]:
     return ()
 
 
-def _text(name: str, side: Mapping[str, Slot | TensorRecord]) -> str:
+def _text(name: str, side: Mapping[str, Wanted | TensorRecord]) -> str:
     return f"{name} {side[name].dtype}{list(side[name].shape)}"
 
 

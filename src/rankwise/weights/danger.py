@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.opcodes import Call, Global, Persistent, Pickled
+from rankwise.weights.opcodes import FunctionCall, Global, Persistent, Pickled
 from rankwise.weights.rebuilding import STORAGE_DTYPES
 from rankwise.weights.state_dicts import find_state_dicts
 from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, Content
@@ -51,7 +51,7 @@ def what_would_run(pickled: Pickled, harmless: Collection[str] = HARMLESS | DTEN
     return tuple(dict.fromkeys(calls + imports))
 
 
-def call_text(call: Call) -> str:
+def call_text(call: FunctionCall) -> str:
     text = f"{_short(call.target)}({', '.join(map(_short, call.args[:6]))})"
     if call.state is not None:
         text += f".__setstate__({_short(call.state)})"
@@ -62,7 +62,7 @@ def _short(value: Any, depth: int = 2) -> str:
     """A value in few characters; what is nested deeper than two levels is `…`."""
     if isinstance(value, Global):
         return str(value)
-    if isinstance(value, Call):
+    if isinstance(value, FunctionCall):
         return f"{_short(value.target, 0)}({', '.join(_short(arg, depth - 1) for arg in value.args[:4])})" if depth else "…"
     if isinstance(value, Persistent):
         return "<storage>"

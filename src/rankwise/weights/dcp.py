@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
-from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
+from rankwise.weights.opcodes import FunctionCall, Global, PickleBytes, read_pickle
 from rankwise.weights.plain_files import beside, open_bytes, read_small, stamp_of
 from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.tensor_records import (
     ITEM_SIZES,
-    Chunk,
     Content,
     Damaged,
     Extent,
+    TensorPiece,
     TensorRecord,
     Unbuilt,
     as_damage,
@@ -45,7 +45,7 @@ _HARMLESS = HARMLESS | {
 
 def read_dcp(folder: Path) -> Content:
     """Every tensor of the folder, whole, whatever number of ranks wrote it."""
-    pickled = read_pickle(Stream(read_small(folder / METADATA, MAX_SMALL_ENTRY)))
+    pickled = read_pickle(PickleBytes(read_small(folder / METADATA, MAX_SMALL_ENTRY)))
     would_run = what_would_run(pickled, _HARMLESS)
     if would_run:
         return Content(FORMAT, {}, (folder / METADATA,), would_run=would_run)
@@ -55,7 +55,7 @@ def read_dcp(folder: Path) -> Content:
         paths = metadata.get("planner_data") or {}
         tree: dict[Any, Any] = {}
         for name, entry in metadata["state_dict_metadata"].items():
-            is_tensor = isinstance(entry, Call) and str(entry.target) == f"{FORMAT}.metadata.TensorStorageMetadata"
+            is_tensor = isinstance(entry, FunctionCall) and str(entry.target) == f"{FORMAT}.metadata.TensorStorageMetadata"
             value = _record(name, entry.state, stored) if is_tensor else _bytes(name, stored)
             *way, last = paths.get(name) or (name,)  # the planner flattened the names and kept the ways
             reduce(lambda inner, step: inner.setdefault(step, {}), way, tree)[last] = value
@@ -113,7 +113,7 @@ def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int,
             raise Damaged(f"the part of {name[:100]} at {list(offsets)} is in no file")
         if math.prod(sizes) * ITEM_SIZES[dtype] > extent.nbytes:
             raise Damaged(f"the part of {name[:100]} at {list(offsets)} is declared larger than the bytes it lies in")
-        chunks.append(Chunk(offsets, sizes, extent))
+        chunks.append(TensorPiece(offsets, sizes, extent))
     check_cover(name, shape, boxes)
     return TensorRecord(dtype, shape, chunks=tuple(chunks))
 
@@ -126,7 +126,7 @@ def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) 
     return read_embedded(extent, open_bytes(extent.path))
 
 
-def _dtype(properties: Call) -> str:
+def _dtype(properties: FunctionCall) -> str:
     named = properties.state[0] if isinstance(properties.state, tuple) else properties.state["dtype"]
     if not isinstance(named, Global) or named.name not in ITEM_SIZES:
         raise Damaged(f"the dtype {named} is not known")

@@ -18,9 +18,9 @@ from rankwise.weights.danger import DTENSOR, HARMLESS
 from rankwise.weights.plain_files import beside, open_bytes, read_small
 from rankwise.weights.tensor_records import (
     CheckpointError,
-    Chunk,
     Content,
     Damaged,
+    TensorPiece,
     TensorRecord,
     Unbuilt,
     as_damage,
@@ -236,7 +236,7 @@ def _joined(pieces: list[TensorRecord], shape: Any) -> TensorRecord:
     if len(pieces) == 1:
         return replace(pieces[0], shape=tuple(shape), strides=contiguous(tuple(shape)))
     ends = accumulate(piece.numel for piece in pieces)
-    chunks = tuple(Chunk((end - piece.numel,), piece.shape, part=piece) for piece, end in zip(pieces, ends))
+    chunks = tuple(TensorPiece((end - piece.numel,), piece.shape, part=piece) for piece, end in zip(pieces, ends))
     return TensorRecord(pieces[0].dtype if pieces else "float32", tuple(shape), chunks=chunks)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rankwise.weights.opcodes import Call, Global
-from rankwise.weights.tensor_records import Chunk, Content, Damaged, StateDictNode, TensorRecord, check_cover, joined_content
+from rankwise.weights.opcodes import FunctionCall, Global
+from rankwise.weights.tensor_records import Content, Damaged, StateDictNode, TensorPiece, TensorRecord, check_cover, joined_content
 
 
 def is_dtensor(kind: Any) -> bool:
@@ -38,7 +38,7 @@ def dtensor_record(shape: tuple[int, ...], attributes: Mapping[str, Any], local:
     rank = mesh.get("_rank") if isinstance(mesh.get("_rank"), int) else None
     who = f"rank {rank}'s part" if rank is not None else "one rank's part"
     why = f"it is {who}, {list(local.shape)} of {list(shape)}; give the folder with the files of all ranks"
-    return TensorRecord(local.dtype, shape, unreadable=why, part=Chunk(offsets, sizes, part=local))
+    return TensorRecord(local.dtype, shape, unreadable=why, part=TensorPiece(offsets, sizes, part=local))
 
 
 def join_ranks(contents: Sequence[Content]) -> Content:
@@ -71,7 +71,7 @@ def _whole(name: str, records: list[TensorRecord]) -> TensorRecord:
     """All parts together; a part that several ranks had is taken once. Of a single row one rank has all, and the others nothing."""
     if len({(record.dtype, record.shape) for record in records}) > 1:
         raise Damaged(f"the files of the ranks disagree about {name}")
-    all_parts = [record.part or Chunk((0,) * len(record.shape), record.shape, part=record) for record in records]
+    all_parts = [record.part or TensorPiece((0,) * len(record.shape), record.shape, part=record) for record in records]
     parts = {part.offsets: part for part in all_parts if math.prod(part.sizes)}
     check_cover(name, records[0].shape, [(part.offsets, part.sizes) for part in parts.values()])
     return replace(records[0], unreadable="", part=None, chunks=tuple(parts.values()))
@@ -97,16 +97,16 @@ def _box(
 
 def _mesh_shape(mesh: Mapping[str, Any]) -> tuple[int, ...]:
     """The ranks along each dimension of the mesh, as torch's versions write it down."""
-    if isinstance(layout := mesh.get("_layout"), Call):
+    if isinstance(layout := mesh.get("_layout"), FunctionCall):
         axes = _state_of(layout)["axes"]
-        return tuple(math.prod(_state_of(axis)["shape"]) if isinstance(axis, Call) else math.prod(axis) for axis in axes)
+        return tuple(math.prod(_state_of(axis)["shape"]) if isinstance(axis, FunctionCall) else math.prod(axis) for axis in axes)
     tensor = mesh.get("mesh", mesh.get("_mesh"))
-    return tuple(tensor.args[2]) if isinstance(tensor, Call) else ()
+    return tuple(tensor.args[2]) if isinstance(tensor, FunctionCall) else ()
 
 
 def _state_of(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, Call) and isinstance(value.state, dict):
+    if isinstance(value, FunctionCall) and isinstance(value.state, dict):
         return value.state
-    if isinstance(value, Call) and value.state is None:
+    if isinstance(value, FunctionCall) and value.state is None:
         return {"dim": value.args[0]} if value.args else {}
     raise Damaged("a DTensor is described wrongly")

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.weights.choosing import Choice
-from rankwise.weights.matching import Rules, Slot, below, may_be_missing
+from rankwise.weights.matching import Rules, Wanted, below, may_be_missing
 from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way, state_of
 from rankwise.weights.parameter_names import bare, notes_by_own_names
 from rankwise.weights.sharing import check_overlaps, memory_of, same_bits
@@ -39,9 +39,9 @@ class Target:
     def has_extra_state(self) -> bool:
         return any(map(is_extra_state, self._named))
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, Wanted]:
         """What wants a value, by name."""
-        return {name: Slot(tuple(value.shape), _name(value.dtype), memory_of(value)) for name, value in self._tensors().items()}
+        return {name: Wanted(tuple(value.shape), _name(value.dtype), memory_of(value)) for name, value in self._tensors().items()}
 
     def fill(self, choice: Choice, reader: TensorReader, path: str, rules: Rules) -> dict[str, str]:
         """Put every chosen tensor in its place; returns the dtypes that were converted. Whatever fails, the model is as it was."""

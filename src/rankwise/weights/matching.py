@@ -15,7 +15,7 @@ _BOOKKEEPING = ("n_averaged",)
 
 
 @dataclass(frozen=True)
-class Slot:
+class Wanted:
     """A parameter or buffer of the model that wants a value; names of one tensor have the same `identity`."""
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Fit:
         return len(self.missing) + len(self.unexpected) + len(self.wrong) + len(self.ambiguous)
 
 
-def fit(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], rules: Rules) -> Fit:
+def fit(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], rules: Rules) -> Fit:
     """The best fit of these tensors under any of the names they may have; the first that is whole, else the one with fewest faults."""
     fits = []
     for naming in namings(slots, tensors, rules):
@@ -76,7 +76,7 @@ class Naming:
     added: str = ""
 
 
-def namings(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], rules: Rules) -> Iterator[Naming]:
+def namings(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], rules: Rules) -> Iterator[Naming]:
     """The ways to name the tensors: as they are, without outer or all wrappers, without a common prefix, as the old weight_norm."""
     start = _taken(tensors, rules.prefix)
     yield from _namings(slots, start)
@@ -85,7 +85,7 @@ def namings(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], rule
         yield from _namings(slots, Naming(older))
 
 
-def _namings(slots: Mapping[str, Slot], start: Naming) -> Iterator[Naming]:
+def _namings(slots: Mapping[str, Wanted], start: Naming) -> Iterator[Naming]:
     yield start
     if start.doubled:
         return
@@ -103,14 +103,14 @@ def _taken(tensors: Mapping[str, TensorRecord], prefix: str | None) -> Naming:
     return Naming(named, tuple(name for short, name in found if named[short] != name))
 
 
-def _all_stripped(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Naming:
+def _all_stripped(slots: Mapping[str, Wanted], named: Mapping[str, str]) -> Naming:
     """Both sides without any wrapper at any depth, so that it does not matter who was wrapped, how often and where."""
     ours, theirs = _by_bare(slots), _by_bare(named)
     doubled = tuple(name for side in (ours, theirs) for names in side.values() if len(names) > 1 for name in names)
     return Naming({ours.get(name, [name])[0]: named[names[0]] for name, names in theirs.items()}, doubled)
 
 
-def _other_prefixes(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Iterator[Naming]:
+def _other_prefixes(slots: Mapping[str, Wanted], named: Mapping[str, str]) -> Iterator[Naming]:
     """Lightning's `model.`, HuggingFace's `bert.`: a prefix that every name has, or none has and the model wants."""
     theirs, ours = {bare(name): original for name, original in named.items()}, {bare(name): name for name in slots}
     if len(theirs) < len(named) or len(ours) < len(slots):
@@ -134,7 +134,7 @@ def below(name: str, prefix: str) -> str | None:
     return None
 
 
-def pair(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], naming: Naming, rules: Rules) -> Fit:
+def pair(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], naming: Naming, rules: Rules) -> Fit:
     """How the tensors fit under these names."""
     if naming.doubled:
         return Fit({}, tuple(slots), tuple(tensors), ambiguous=naming.doubled)
@@ -170,13 +170,13 @@ def may_be_missing(name: str, pairs: Mapping[str, str], rules: Rules) -> bool:
     return is_old_counter or _matches(name, rules.allow_missing)
 
 
-def _tied_pairs(slots: Mapping[str, Slot], pairs: Mapping[str, str]) -> dict[str, str]:
+def _tied_pairs(slots: Mapping[str, Wanted], pairs: Mapping[str, str]) -> dict[str, str]:
     """A name that is missing, but is another name of a tensor that is there."""
     sources = {slots[name].identity: theirs for name, theirs in pairs.items()}
     return {name: sources[slot.identity] for name, slot in slots.items() if name not in pairs and slot.identity in sources}
 
 
-def _agree(slot: Slot, record: TensorRecord) -> bool:
+def _agree(slot: Wanted, record: TensorRecord) -> bool:
     if record.unreadable:
         return True  # its shape is not known here; reading it says why
     return slot.shape == record.shape and kind_of(slot.dtype) == kind_of(record.dtype)
@@ -187,7 +187,7 @@ def kind_of(dtype: str) -> str:
     return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789").lstrip("u")
 
 
-def nearest_names(one: Fit, slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], names: Sequence[str]) -> dict[str, str]:
+def nearest_names(one: Fit, slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], names: Sequence[str]) -> dict[str, str]:
     """The unexpected name that most likely stands for each missing one; one of the same shape first."""
     found = {}
     for name in names:

@@ -27,7 +27,7 @@ class Global:
 
 
 @dataclass(eq=False)
-class Call:
+class FunctionCall:
     """A call the pickle asks for. It is never made; `state` and `items` are what would be handed to the result."""
 
     target: Any
@@ -49,10 +49,10 @@ class Pickled:
 
     value: Any
     imports: tuple[Global, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[FunctionCall, ...]
 
 
-class Stream:
+class PickleBytes:
     """Bytes as pickletools wants them; a string longer than MAX_READ, or than what is left, is damage and not an allocation."""
 
     def __init__(self, data: Any) -> None:
@@ -77,7 +77,7 @@ class Stream:
         raise Damaged(f"a line that does not end, at byte {self._at:,}")
 
 
-def read_pickle(stream: Stream) -> Pickled:
+def read_pickle(stream: PickleBytes) -> Pickled:
     """The pickle at the stream's position, up to its STOP. Raises Damaged for anything else."""
     machine = _Machine()
     try:
@@ -101,7 +101,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.imports: dict[Global, None] = {}  # a set that keeps its order
-        self.calls: list[Call] = []
+        self.calls: list[FunctionCall] = []
 
     def step(self, name: str, argument: Any) -> None:
         if name in _PUSH_ARGUMENT:
@@ -139,7 +139,7 @@ class _Machine:
             return StateDictNode()
         if str(target) == "builtins.set" and len(arguments) == 1 and isinstance(arguments[0], list):
             return list(arguments[0])
-        made = Call(target, arguments)
+        made = FunctionCall(target, arguments)
         self.calls.append(made)
         return made
 
@@ -147,19 +147,19 @@ class _Machine:
         target = self.stack[-1]
         if isinstance(target, dict):
             target.update(_dict_of(pairs))
-        elif isinstance(target, Call):
+        elif isinstance(target, FunctionCall):
             target.items += pairs
         else:
             raise Damaged(f"not a valid pickle: items for a {type(target).__name__}")
 
     def extend(self, values: list[Any]) -> None:
         target = self.stack[-1]
-        target.items.extend(values) if isinstance(target, Call) else target.extend(values)
+        target.items.extend(values) if isinstance(target, FunctionCall) else target.extend(values)
 
     def build(self) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
-        if isinstance(target, Call):
+        if isinstance(target, FunctionCall):
             target.state = state
         elif isinstance(target, StateDictNode):
             target.notes = _notes(state)

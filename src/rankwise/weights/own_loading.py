@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rankwise.weights.matching import Fit, Naming, Rules, Slot, is_allowed, may_be_missing, namings, pair
+from rankwise.weights.matching import Fit, Naming, Rules, Wanted, is_allowed, may_be_missing, namings, pair
 from rankwise.weights.parameter_names import notes_by_own_names
 from rankwise.weights.sharing import memory_of, write_into
 from rankwise.weights.state_dicts import StateDict
@@ -37,7 +37,7 @@ def loads_in_its_own_way(model: torch.nn.Module) -> bool:
 class OwnLoading:
     """Tries what a model's own loading makes of names that are not the model's, and takes it back."""
 
-    def __init__(self, model: torch.nn.Module, slots: Mapping[str, Slot], rules: Rules, reader: TensorReader) -> None:
+    def __init__(self, model: torch.nn.Module, slots: Mapping[str, Wanted], rules: Rules, reader: TensorReader) -> None:
         self._model, self._slots, self._rules, self._reader = model, slots, rules, reader
 
     def fit(self, state: StateDict) -> Fit | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.weights.dtensor import attributes_of, dtensor_record, is_dtensor
-from rankwise.weights.opcodes import Call, Global, Persistent
+from rankwise.weights.opcodes import FunctionCall, Global, Persistent
 from rankwise.weights.tensor_records import ITEM_SIZES, Damaged, Extent, StateDictNode, TensorRecord, Unbuilt, as_damage
 
 STORAGE_DTYPES = {
@@ -52,7 +52,7 @@ class _Rebuilder:
             return StateDictNode(plain, value.notes) if isinstance(value, StateDictNode) else plain
         if isinstance(value, (list, tuple)):
             return type(value)(self.plain(item, depth) for item in value)
-        if isinstance(value, Call):
+        if isinstance(value, FunctionCall):
             if value.items and str(value.target).startswith("collections."):
                 pairs = enumerate(zip(value.items[::2], value.items[1::2]))
                 return {_key(key, index): self.plain(item, depth) for index, (key, item) in pairs}
@@ -79,7 +79,7 @@ class _Rebuilder:
             named |= {f"{name}.{theirs}": tensor for theirs, tensor in inner.items()}
         return named
 
-    def tensor(self, call: Call) -> Any:
+    def tensor(self, call: FunctionCall) -> Any:
         """The record of a tensor; Unbuilt for a call that makes none."""
         name = str(call.target)
         args = call.args
@@ -89,7 +89,7 @@ class _Rebuilder:
             if name == "torch._tensor._rebuild_from_type_v2" and is_dtensor(args[1]):
                 return self._dtensor(args[2], args[3])
             if name == "torch._tensor._rebuild_from_type_v2":
-                return self.tensor(Call(args[0], tuple(args[2])))
+                return self.tensor(FunctionCall(args[0], tuple(args[2])))
             if name in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
                 return self._strided(args, None, args[6] if len(args) > 6 else None)
             if name == "torch._utils._rebuild_tensor_v3":
@@ -152,7 +152,7 @@ def check_bounds(record: TensorRecord) -> None:
 
 def sizes_of(values: Any) -> tuple[int, ...]:
     """A shape or strides, of plain numbers or as a call of torch.Size."""
-    if isinstance(values, Call) and str(values.target) == "torch.Size":
+    if isinstance(values, FunctionCall) and str(values.target) == "torch.Size":
         values = values.args[0] if values.args else ()
     sizes = tuple(values)
     if not all(isinstance(size, int) and 0 <= size < 1 << 62 for size in sizes) or len(sizes) > 64:

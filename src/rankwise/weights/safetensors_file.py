@@ -15,11 +15,11 @@ from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.tensor_records import (
     ITEM_SIZES,
     CheckpointError,
-    Chunk,
     Content,
     Damaged,
     Extent,
     StateDictNode,
+    TensorPiece,
     TensorRecord,
     as_damage,
     check_cover,
@@ -105,7 +105,7 @@ def _parts(path: Path, records: dict[str, TensorRecord], text: Any) -> dict[str,
             raise Damaged(f"{name[:100]!r} of shape {list(record.shape)} begins at {list(offsets)} of the whole")
         is_whole = not any(offsets) and RANK_FILE.fullmatch(path.name) is None
         why = f"it is one rank's part, {list(record.shape)} at {list(offsets)}; give the folder with the files of all ranks"
-        found[name] = record if is_whole else replace(record, unreadable=why, part=Chunk(offsets, record.shape, part=record))
+        found[name] = record if is_whole else replace(record, unreadable=why, part=TensorPiece(offsets, record.shape, part=record))
     return found
 
 

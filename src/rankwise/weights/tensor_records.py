@@ -70,7 +70,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TensorPiece:
     """One box of a tensor that was saved in several: a whole file of torch.save inside another file, or a tensor of its own.
 
     With one offset it is a part of the tensor's elements in their order, whatever its shape.
@@ -91,8 +91,8 @@ class TensorRecord:
     storage: Extent | None = None
     first: int = 0  # index of its first element in the storage
     strides: tuple[int, ...] = ()  # in elements, like torch's
-    chunks: tuple[Chunk, ...] = ()
-    part: Chunk | None = None  # what one rank had of it; the whole is in no single file
+    chunks: tuple[TensorPiece, ...] = ()
+    part: TensorPiece | None = None  # what one rank had of it; the whole is in no single file
     unreadable: str = ""  # why its elements cannot be had, for kinds that have no plain storage
 
     @property

@@ -15,7 +15,7 @@ import torch
 
 from rankwise.weights.plain_files import FileBytes, unreadable
 from rankwise.weights.sharing import write_into
-from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, Replaced, TensorRecord, contiguous
+from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, Damaged, Extent, Replaced, TensorPiece, TensorRecord, contiguous
 from rankwise.weights.torch_file import read_embedded
 
 _CRC_STEP = 256 << 10
@@ -117,7 +117,7 @@ class TensorReader:
                 raise Damaged(f"a part of {name} is {part.dtype}{list(part.shape)} where {record.dtype}{list(chunk.sizes)} was declared")
         return parts or [record]
 
-    def _part(self, chunk: Chunk) -> TensorRecord:
+    def _part(self, chunk: TensorPiece) -> TensorRecord:
         if chunk.part is not None:
             return chunk.part
         assert chunk.extent is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import DTENSOR, HARMLESS, what_would_run
-from rankwise.weights.opcodes import Global, Persistent, Pickled, Stream, read_pickle
+from rankwise.weights.opcodes import Global, Persistent, PickleBytes, Pickled, read_pickle
 from rankwise.weights.rebuilding import STORAGE_DTYPES, plain_tree
 from rankwise.weights.tensor_records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord
 from rankwise.weights.zipped import Archive, open_archive
@@ -24,7 +24,7 @@ def read_torch_zip(path: Path, archive: Archive, harmless: Collection[str] = HAR
 
 
 def _read_pickled(path: Path, archive: Archive, harmless: Collection[str] = HARMLESS | DTENSOR) -> tuple[Any, tuple[str, ...]]:
-    pickled = read_pickle(Stream(archive.read("data.pkl")))
+    pickled = read_pickle(PickleBytes(archive.read("data.pkl")))
     if "byteorder" in archive.entries and archive.read("byteorder") != b"little":
         raise Damaged("its numbers are big-endian; only little-endian ones can be read")
 
@@ -49,7 +49,7 @@ def read_embedded(extent: Extent, data: Any) -> Any:
 
 def read_legacy(path: Path, data: Any) -> Content:
     """torch.save before 1.6: five pickles, then the storages one after the other."""
-    stream = Stream(data)
+    stream = PickleBytes(data)
     for _ in range(2):  # the magic number, the protocol
         read_pickle(stream)
     system = read_pickle(stream).value

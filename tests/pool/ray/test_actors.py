@@ -10,7 +10,7 @@ import pytest
 
 from rankwise.pool.ray import actors
 from rankwise.pool.ray.actors import _TOGETHER, ActorHandle
-from rankwise.pool.ray.cluster import Placement, Share
+from rankwise.pool.ray.cluster import Placement, Resources
 from rankwise.version import __version__
 
 
@@ -35,7 +35,7 @@ def large_task() -> Any:
 
 def test_large_inputs_travel_together_while_the_actor_has_enough_to_do() -> None:
     run = Method()
-    actor = ActorHandle(1, Placement(Share(1.0), 1, 1), SimpleNamespace(run=run, answers=Method()))
+    actor = ActorHandle(1, Placement(Resources(1.0), 1, 1), SimpleNamespace(run=run, answers=Method()))
     for number in (1, 2):  # something to do, and something to do next
         assert actor.may_be_sent
         actor.add(number, large_task())

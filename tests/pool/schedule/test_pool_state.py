@@ -13,7 +13,7 @@ import pytest
 from rankwise.pool.errors import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolFull, model_raised
 from rankwise.pool.memory.shared_memory import PAGE
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
-from rankwise.pool.schedule.state import Holding, ModelState, Order, Plan, WorkerState
+from rankwise.pool.schedule.state import Holding, ModelState, Order, PoolPlan, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture
 from tests.pool.schedule.test_scheduler import state
 
@@ -43,7 +43,7 @@ class Scene:
 
     def __init__(self, **budgets: int) -> None:
         self.model, self.other = state(1), state(2)
-        settings = Settings(2, 1 << 20, 1 << 20, None, Plan([], "as the test wants it"), budgets, 1)
+        settings = Settings(2, 1 << 20, 1 << 20, None, PoolPlan([], "as the test wants it"), budgets, 1)
         self.pool = PoolState([self.model, self.other], settings)
         self.owner: Any = Owner(self.pool)
 
@@ -193,7 +193,7 @@ def test_a_model_that_cannot_be_had_fails_all_that_wait_and_says_it_to_who_loads
 def test_a_model_that_is_larger_than_its_device_is_never_tried() -> None:
     large, small, on_gpu = state(1, nbytes=11), state(2, nbytes=10), state(3, nbytes=11, device="cuda:1")
     budgets = {"cpu": 10, "cuda:0": 10, "cuda:1": 20}
-    pool = PoolState([large, small, on_gpu], Settings(2, 1 << 20, 1 << 20, None, Plan([], ""), budgets, 1))
+    pool = PoolState([large, small, on_gpu], Settings(2, 1 << 20, 1 << 20, None, PoolPlan([], ""), budgets, 1))
     pool.add_model(added := state(4, nbytes=21, device="cuda"))
 
     assert isinstance(large.broken, ModelUnavailable) and small.broken is None and on_gpu.broken is None

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.transport.connection import UNBATCHABLE  # noqa: E402
-from rankwise.pool.workers.building import Loaded  # noqa: E402
+from rankwise.pool.workers.model_building import BuiltModel  # noqa: E402
 from rankwise.pool.workers.row_checks import RowChecker, differences, largest  # noqa: E402
 from rankwise.pool.workers.runner import Runner  # noqa: E402
 from tests.pool.models import DEPENDENT, INDEPENDENT  # noqa: E402
@@ -99,7 +99,7 @@ def test_whoever_says_so_keeps_the_batches() -> None:
 @pytest.mark.parametrize("rows", [3, 4, 5, 16])
 def test_a_small_first_batch_shows_a_slight_dependence_too(rows: int) -> None:
     """Three percent in a batch of four are not rounding."""
-    runner, model = Runner(RowChecker()), Loaded("m", DEPENDENT["slight count"], torch.device("cpu"), 0)
+    runner, model = Runner(RowChecker()), BuiltModel("m", DEPENDENT["slight count"], torch.device("cpu"), 0)
     results = runner.run(model, [(row,) for row in ROWS[1 : rows + 1]], [1] * rows, lambda place: (ROWS[1 + place],))
 
     assert runner.flags & UNBATCHABLE
@@ -113,7 +113,7 @@ def test_labels_that_many_rows_share_hide_no_dependence(rows: int) -> None:
     for seed in range(200):
         checker, x = RowChecker(), torch.randn(rows, 6, generator=numbers)
         checker._random.seed(seed)
-        model = Loaded("m", DEPENDENT["labels of the batch"], torch.device("cpu"), 0)
+        model = BuiltModel("m", DEPENDENT["labels of the batch"], torch.device("cpu"), 0)
         results = Runner(checker).run(model, [(row[None],) for row in x], [1] * rows, lambda place: (x[place : place + 1],))  # noqa: B023
         wrong += any(bool(value) for _, value in results)
 
@@ -137,7 +137,7 @@ class Flips:
 @pytest.mark.parametrize("often", [False, True])
 def test_a_single_answer_that_differs_is_not_given_away_and_forgiven_once(often: bool) -> None:
     runner, flips = Runner(RowChecker()), Flips(often)
-    model = Loaded("m", flips, torch.device("cpu"), 0)
+    model = BuiltModel("m", flips, torch.device("cpu"), 0)
     is_unbatched = False
     for i in range(12):
         x = torch.arange(16.0).view(8, 2) + i
@@ -153,7 +153,7 @@ def test_a_single_answer_that_differs_is_not_given_away_and_forgiven_once(often:
 
 def test_integers_do_not_become_floating_point_beside_another_row() -> None:
     """One row of another type is no rounding, and what rows give one by one is not joined to one type."""
-    model = Loaded("m", lambda x: x.long() if (x > 0).any() else x * 2, torch.device("cpu"), 0)
+    model = BuiltModel("m", lambda x: x.long() if (x > 0).any() else x * 2, torch.device("cpu"), 0)
     x = torch.ones(8, 2)
     x[-1] = -1
     runner = Runner(RowChecker())
@@ -167,7 +167,7 @@ def test_integers_do_not_become_floating_point_beside_another_row() -> None:
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.complex32, torch.uint16])
 def test_types_that_torch_only_stores_are_batched(dtype: torch.dtype) -> None:
     x = torch.rand(8, 2).to(dtype)
-    runner, model = Runner(RowChecker()), Loaded("m", lambda x: x.clone(), torch.device("cpu"), 0)
+    runner, model = Runner(RowChecker()), BuiltModel("m", lambda x: x.clone(), torch.device("cpu"), 0)
     ((ok, value),) = runner.run(model, [(x,)], [8], lambda place: (x,))
 
     assert ok and not runner.flags & UNBATCHABLE
@@ -176,7 +176,7 @@ def test_types_that_torch_only_stores_are_batched(dtype: torch.dtype) -> None:
 
 def test_rows_that_torch_cannot_cut_run_one_by_one() -> None:
     parts = torch.rand(8, 2).split(2)
-    runner, model = Runner(RowChecker()), Loaded("m", lambda x: x.to_sparse(), torch.device("cpu"), 0)
+    runner, model = Runner(RowChecker()), BuiltModel("m", lambda x: x.to_sparse(), torch.device("cpu"), 0)
     results = runner.run(model, [(part,) for part in parts], [2] * 4, lambda place: (parts[place],))
 
     assert runner.flags & UNBATCHABLE
@@ -186,7 +186,7 @@ def test_rows_that_torch_cannot_cut_run_one_by_one() -> None:
 def test_looking_takes_a_small_part_of_the_time() -> None:
     """Counted, not timed: the model is called for the batches, for the first looks, and seldom beyond that."""
     calls: list[int] = []
-    model = Loaded("m", lambda x: (calls.append(len(x)), sum(x[:, :1].sin() for _ in range(200)))[1], torch.device("cpu"), 0)
+    model = BuiltModel("m", lambda x: (calls.append(len(x)), sum(x[:, :1].sin() for _ in range(200)))[1], torch.device("cpu"), 0)
     runner = Runner(RowChecker())
     for _ in range(300):
         x = torch.rand(32, 4)
@@ -210,7 +210,7 @@ NARROW, WIDE = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3)
 def test_a_single_row_of_another_width_stops_the_batches(others: list[torch.Tensor]) -> None:
     """Only one row differs, but the rows one by one do not make an output that could be given away instead."""
     runner, requests = Runner(RowChecker()), [torch.cat([NARROW, WIDE]), *others]
-    model = Loaded("m", DEPENDENT["width"], torch.device("cpu"), 0)
+    model = BuiltModel("m", DEPENDENT["width"], torch.device("cpu"), 0)
     results = runner.run(model, [(x,) for x in requests], [len(x) for x in requests], lambda place: (requests[place],))
 
     assert runner.flags & UNBATCHABLE and [ok for ok, _ in results] == [True] * len(requests)
@@ -224,7 +224,7 @@ def test_requests_of_a_batch_that_failed_are_looked_at_by_themselves() -> None:
 
     runner, requests = Runner(RowChecker()), [torch.cat([NARROW, WIDE, WIDE]), -WIDE]
     results = runner.run(
-        Loaded("m", width_of_good_rows, torch.device("cpu"), 0), [(x,) for x in requests], [3, 1], lambda place: (requests[place],)
+        BuiltModel("m", width_of_good_rows, torch.device("cpu"), 0), [(x,) for x in requests], [3, 1], lambda place: (requests[place],)
     )
 
     assert runner.flags & UNBATCHABLE and [ok for ok, _ in results] == [True, False]
@@ -252,7 +252,7 @@ def test_a_model_that_uses_the_memory_of_its_answers_again_gives_each_request_it
     x = torch.cat(ROWS[:8]).abs()
     x[-1] *= -1
     requests = [(part.clone(),) for part in x.split(rows)]
-    runner, model = Runner(RowChecker()), Loaded("m", OneBuffer(how), torch.device("cpu"), 0)
+    runner, model = Runner(RowChecker()), BuiltModel("m", OneBuffer(how), torch.device("cpu"), 0)
     results = runner.run(model, requests, rows, lambda place: (x.split(rows)[place].clone(),))
     last = how != "a row fails"
 
@@ -277,7 +277,7 @@ def test_what_stands_beside_the_rows_is_what_it_was_whenever_they_run_again(how:
 
     x = torch.cat(ROWS[:8]).abs()
     x[-1] *= -1
-    runner, model = Runner(RowChecker()), Loaded("m", counting, torch.device("cpu"), 0)
+    runner, model = Runner(RowChecker()), BuiltModel("m", counting, torch.device("cpu"), 0)
     results = runner.run(model, [(part, {0}) for part in x.split(rows)], rows, lambda place: (x.split(rows)[place], {0}))
 
     assert not runner.flags & UNBATCHABLE and [ok for ok, _ in results[:-1]] == [True] * (len(rows) - 1)

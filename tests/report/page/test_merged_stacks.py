@@ -8,7 +8,7 @@ from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvi
 from rankwise.findings import Finding, Place
 from rankwise.report.html import report_html
 from rankwise.report.page.merged_stacks import merge_stacks, stack_section
-from rankwise.report.page.rank_words import rank_states
+from rankwise.report.page.rank_text import rank_states
 from rankwise.report.page.reported_job import ReportedJob, main_stack, reported_job
 from rankwise.report.verdict import verdict_dict
 

@@ -8,7 +8,7 @@ import pytest
 
 from rankwise.evidence.records import Frame, JobEvidence
 from rankwise.report.page.rank_rows import rank_section
-from rankwise.report.page.rank_words import RankRow
+from rankwise.report.page.rank_text import RankRow
 from rankwise.report.page.reported_job import ReportedJob
 
 REPORTED = ReportedJob(JobEvidence((), 0, 10, 4, 10.0, {}), (), project="/net/")

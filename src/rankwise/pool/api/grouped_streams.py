@@ -20,7 +20,7 @@ from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import INLINE_BYTES, NUMPY, EncodedInputs, has_rows
 from rankwise.pool.memory.requests import GatheredRows, InputEncoder, cut_value, is_one_array, plain_array, split, travels_side_by_side
 from rankwise.pool.schedule.pool_state import PoolState
-from rankwise.pool.schedule.state import ModelState, Plan, seed_of
+from rankwise.pool.schedule.state import ModelState, PoolPlan, seed_of
 from rankwise.pool.schedule.tasks import Chunk, TaskOwner
 
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
@@ -116,7 +116,7 @@ class StreamPool(TaskOwner, Protocol):
 
     encoder: InputEncoder
     state: PoolState
-    plan: Plan
+    plan: PoolPlan
 
     def submit_encoded(self, model: ModelState, encoded: EncodedInputs, *options: Any, **named: Any) -> Future[Any]: ...
     def submit_chunk(self, chunk: Chunk) -> Future[Any]: ...

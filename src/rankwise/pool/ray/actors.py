@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rankwise.pool.memory.encoding import torch_module
 from rankwise.pool.ray import cluster
-from rankwise.pool.ray.cluster import Placement, Share, spread_replicas
+from rankwise.pool.ray.cluster import Placement, Resources, spread_replicas
 from rankwise.pool.ray.node import ActorSpec, PoolActor
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, derived
@@ -221,7 +221,7 @@ class ActorScheduler:
     """Which actor gets which task next: each worker something to do first, then enough that none waits for the driver. The engine's lock is
     held in all of this."""
 
-    def __init__(self, state: PoolState, needs: dict[str, Share], actors: ActorSet) -> None:
+    def __init__(self, state: PoolState, needs: dict[str, Resources], actors: ActorSet) -> None:
         self._state, self._scheduler, self._needs, self._actors = state, state.scheduler, needs, actors
         self._held: dict[int, dict[int, int]] = {
             model.number: {} for model in state.scheduler.models.values() if model.replicas is not None

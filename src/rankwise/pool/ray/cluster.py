@@ -24,14 +24,14 @@ _pools = 0  # that are open and use a connection that one of them has made
 
 
 @dataclass(frozen=True)
-class Share:
+class Resources:
     """Cores, GPUs and memory: what a machine has, what is free of it, or what an actor asks for."""
 
     cpus: float = 0.0
     gpus: float = 0.0
     memory: int = 0  # bytes
 
-    def holds(self, other: Share) -> bool:
+    def holds(self, other: Resources) -> bool:
         return self.cpus >= other.cpus and self.gpus >= other.gpus and self.memory >= other.memory
 
     def __str__(self) -> str:
@@ -48,20 +48,20 @@ class ClusterNode:
     """A machine of the cluster that is alive."""
 
     id: str
-    free: Share
-    all: Share
+    free: Resources
+    all: Resources
 
 
 @dataclass(frozen=True)
 class Placement:
     """What an actor asks Ray for, and how many workers it has below it."""
 
-    share: Share
+    share: Resources
     workers: int
     threads: int
     node: str = ""  # empty: wherever Ray finds room
 
-    def can_hold(self, need: Share) -> bool:
+    def can_hold(self, need: Resources) -> bool:
         """Whether a model that needs this can be there; its cores are those of a worker."""
         return self.share.gpus >= need.gpus and self.share.memory >= need.memory
 
@@ -69,7 +69,9 @@ class Placement:
 # ---- decisions
 
 
-def fixed_placements(workers: int, needs: Sequence[Share], nodes: Sequence[ClusterNode], present: Iterable[Placement]) -> list[Placement]:
+def fixed_placements(
+    workers: int, needs: Sequence[Resources], nodes: Sequence[ClusterNode], present: Iterable[Placement]
+) -> list[Placement]:
     """So many actors of one worker each, less those that are there. Ray spreads them, and asks its autoscaler for machines where it has to.
 
     Each has memory for all models, so that it may keep them, or for the largest where no machine has that much. Where only some
@@ -78,10 +80,10 @@ def fixed_placements(workers: int, needs: Sequence[Share], nodes: Sequence[Clust
     cpus = max(need.cpus for need in needs)
     on_gpu, on_cpu = [need for need in needs if need.gpus], [need for need in needs if not need.gpus]
     memory = sum(need.memory for need in on_cpu)
-    if not any(node.all.holds(Share(cpus, 0.0, memory)) for node in nodes):
+    if not any(node.all.holds(Resources(cpus, 0.0, memory)) for node in nodes):
         memory = max((need.memory for need in on_cpu), default=0)
     with_gpu = workers if not on_cpu else min(workers, max(1, int(sum(node.all.gpus for node in nodes)))) if on_gpu else 0
-    kinds = [Share(cpus, 1.0, memory)] * with_gpu + [Share(cpus, 0.0, memory)] * (workers - with_gpu)
+    kinds = [Resources(cpus, 1.0, memory)] * with_gpu + [Resources(cpus, 0.0, memory)] * (workers - with_gpu)
     there = Counter(bool(placement.share.gpus) for placement in present)
     wanted = []
     for share in kinds:
@@ -92,7 +94,7 @@ def fixed_placements(workers: int, needs: Sequence[Share], nodes: Sequence[Clust
     return wanted
 
 
-def node_placements(needs: Sequence[Share], nodes: Iterable[ClusterNode], taken: Iterable[str]) -> list[Placement]:
+def node_placements(needs: Sequence[Resources], nodes: Iterable[ClusterNode], taken: Iterable[str]) -> list[Placement]:
     """One for each machine that has none yet and can hold a model: all that is free there, or without its GPUs where no model wants one."""
     taken, threads = set(taken), int(max(need.cpus for need in needs))
     placements = []
@@ -104,11 +106,11 @@ def node_placements(needs: Sequence[Share], nodes: Iterable[ClusterNode], taken:
         cores = int(node.free.cpus)
         workers = 2 * gpus if gpus else cores // threads  # two for a GPU: one computes while the other prepares
         memory = node.free.memory if any(need.memory for need in able) else 0
-        placements.append(Placement(Share(min(cores, max(1, workers * threads)), float(gpus), memory), workers, threads, node.id))
+        placements.append(Placement(Resources(min(cores, max(1, workers * threads)), float(gpus), memory), workers, threads, node.id))
     return placements
 
 
-def check_placeable(needs: Mapping[str, Share], nodes: Sequence[ClusterNode], workers: int | str) -> str:
+def check_placeable(needs: Mapping[str, Resources], nodes: Sequence[ClusterNode], workers: int | str) -> str:
     """Raises where no machine has what a model needs, however idle. With a number of workers Ray knows what is wanted, and its autoscaler
     may bring a machine: then it is only told."""
     for model, need in needs.items():
@@ -201,8 +203,8 @@ def is_alive(node_id: str) -> bool:
     return any(node["NodeID"] == node_id and node["Alive"] for node in ray_module().nodes())
 
 
-def _share(resources: Mapping[str, float]) -> Share:
-    return Share(resources.get("CPU", 0.0), resources.get("GPU", 0.0), int(resources.get("memory", 0)))
+def _share(resources: Mapping[str, float]) -> Resources:
+    return Resources(resources.get("CPU", 0.0), resources.get("GPU", 0.0), int(resources.get("memory", 0)))
 
 
 def _free(alive: dict[str, Any]) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from rankwise.pool.errors import ModelUnavailable, killed_actors, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, described, torch_module
 from rankwise.pool.ray import cluster
 from rankwise.pool.ray.actors import ActorHandle, ActorScheduler, ActorSet, cluster_stats
-from rankwise.pool.ray.cluster import Placement, Share
+from rankwise.pool.ray.cluster import Placement, Resources
 from rankwise.pool.ray.node import ActorSpec, decode_error, decode_value, encode
 from rankwise.pool.schedule.pool_state import PoolState, Settings
-from rankwise.pool.schedule.state import ModelState, Plan, Seat, any_seed, derived, seed_of
+from rankwise.pool.schedule.state import ModelState, PoolPlan, Seat, any_seed, derived, seed_of
 from rankwise.pool.schedule.tasks import Task, TaskFuture
 
 log = logging.getLogger("rankwise.pool")
@@ -44,7 +44,7 @@ def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
         seed = any_seed() if options.seed is None else options.seed
         specs = {state.number: models[name].spec(name, state.device, derived(seed, "model", name)) for name, state in states.items()}
         below = replace(options, max_queue=1 << 40, seed=None, address=None)  # the queue is here, and has its limit here
-        spec = ActorSpec(states_of(models, gpus), specs, below, seed, Placement(Share(), 1, 1))
+        spec = ActorSpec(states_of(models, gpus), specs, below, seed, Placement(Resources(), 1, 1))
         return RayEngine(states, needs, spec, options, is_ours)
     except BaseException:
         if is_ours:
@@ -68,11 +68,11 @@ class RayEngine:
     """A `Backend` of Ray actors."""
 
     def __init__(
-        self, models: dict[str, ModelState], needs: dict[str, Share], spec: ActorSpec, options: PoolOptions, is_ours: bool
+        self, models: dict[str, ModelState], needs: dict[str, Resources], spec: ActorSpec, options: PoolOptions, is_ours: bool
     ) -> None:
         self.models, self._needs, self._options, self._is_ours = models, list(needs.values()), options, is_ours
         self._models = list(models.values())
-        self.plan = Plan([], "")
+        self.plan = PoolPlan([], "")
         self.state = state = RayState(self._models, Settings(options.max_queue, 0, 0, None, self.plan, {}, spec.seed))
         self.counters, self._lock, self._changed = state.counters, state.lock, state.all_done
         self.withdraw, self.has_open_tasks = state.withdraw, state.has_open_tasks
@@ -84,7 +84,7 @@ class RayEngine:
         seats = [
             Seat("cuda" if placement.share.gpus else "cpu", placement.threads) for placement in first for _ in range(placement.workers)
         ]
-        self.plan = Plan(seats, f"{len(seats)} workers in {len(first)} actors of a Ray cluster")
+        self.plan = PoolPlan(seats, f"{len(seats)} workers in {len(first)} actors of a Ray cluster")
         for placement in first:
             self.actors.start(placement)
         watches = {"rankwise-ray-time": self._watch_deadlines, "rankwise-ray-nodes": self._watch_nodes}
@@ -326,9 +326,9 @@ class RayEngine:
         return cluster.node_placements(self._needs, nodes, [actor.node for actor in actors])
 
 
-def _need(state: ModelState, options: PoolOptions) -> Share:
+def _need(state: ModelState, options: PoolOptions) -> Resources:
     """What a worker with this model needs, without the memory of a GPU, which Ray does not count."""
-    return Share(options.threads or 1, 1.0) if state.device == "cuda" else Share(options.threads or 1, 0.0, state.nbytes)
+    return Resources(options.threads or 1, 1.0) if state.device == "cuda" else Resources(options.threads or 1, 0.0, state.nbytes)
 
 
 def _check_options(models: dict[str, Model], options: PoolOptions) -> None:

@@ -17,7 +17,7 @@ from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, pool
 from rankwise.pool.memory.shared_memory import Arena
 from rankwise.pool.monotonic import monotonic, monotonic_ns
 from rankwise.pool.schedule.scheduler import Scheduler
-from rankwise.pool.schedule.state import Deadlines, ModelState, Order, Plan, WorkerState
+from rankwise.pool.schedule.state import Deadlines, ModelState, Order, PoolPlan, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Item, Task, TaskFuture
 from rankwise.pool.stats import Counters
 
@@ -30,7 +30,7 @@ class Settings:
     lane_bytes: int
     output_bytes: int
     idle_s: float | None
-    plan: Plan
+    plan: PoolPlan
     budgets: dict[str, int]
     seed: int  # of all random numbers of the workers
 

@@ -160,7 +160,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PoolPlan:
     """Who sits where, and the sentence that explains it."""
 
     seats: list[Seat]

@@ -25,7 +25,7 @@ _PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 UNMADE_FROM = 6  # the first pause for a worker that could not be made is of 5 s: files and memory do not come back sooner
 UNBORN_FROM = 2  # for one that could not be forked it is of 0.2 s: processes come and go
 # torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
-# building.py); read when torch is loaded.
+# model_building.py); read when torch is loaded.
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
 
 

@@ -225,7 +225,7 @@ def _split(data: bytes | memoryview, dtype: str, shape: tuple[int, ...], count: 
     return [tensor.view(kind) for tensor in tensors] if dtype in TORCH_ONLY else tensors
 
 
-class Results:
+class ChunkResults:
     """Collects the results of several requests. Each is copied at once: a model may return the same memory every time."""
 
     def __init__(self, outputs: Outputs) -> None:

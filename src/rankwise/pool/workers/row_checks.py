@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, exact_bytes, joined, leaves
-from rankwise.pool.workers.building import Loaded, random_states
+from rankwise.pool.workers.model_building import BuiltModel, random_states
 from rankwise.pool.workers.runner import Call, Unbatchable, check_gpu_usable, cut, is_out_of_memory, own
 
 # How far two computations of the same row may be apart, relative to its largest number.
@@ -113,7 +113,7 @@ class RowChecker:
     def __init__(self) -> None:
         self._random = random.Random()  # its own generator, so that the model draws the same numbers with and without checks
 
-    def copy_inputs(self, model: Loaded, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...] | None:
+    def copy_inputs(self, model: BuiltModel, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...] | None:
         """A copy of the inputs of a batch that will be checked, because the model may write to them; None if it will not be."""
         if not model.is_checked or rows < 2:
             return None
@@ -124,7 +124,7 @@ class RowChecker:
         return own(inputs) if is_due else None
 
     def check(
-        self, model: Loaded, call: Call, inputs: tuple[Any, ...], inputs_copy: tuple[Any, ...] | None, output: Any, took_ns: int
+        self, model: BuiltModel, call: Call, inputs: tuple[Any, ...], inputs_copy: tuple[Any, ...] | None, output: Any, took_ns: int
     ) -> Any:
         """The output to cut into requests: this one, or what the rows gave one by one where one of them is in doubt."""
         if not model.is_checked:
@@ -165,7 +165,7 @@ class RowChecker:
             history.outlines.clear()
 
 
-def _history_of(model: Loaded) -> ModelHistory:
+def _history_of(model: BuiltModel) -> ModelHistory:
     if model.history is None:
         model.history = ModelHistory()
     return model.history  # type: ignore[no-any-return]

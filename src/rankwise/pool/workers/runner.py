@@ -17,7 +17,7 @@ from rankwise.errors import text_of_error
 from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
 from rankwise.pool.memory.requests import failure
 from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
-from rankwise.pool.workers.building import Loaded, release_gpu_memory, to_device
+from rankwise.pool.workers.model_building import BuiltModel, release_gpu_memory, to_device
 
 Again = Callable[[int], tuple[Any, ...]]
 Call = Callable[[tuple[Any, ...]], Any]
@@ -35,20 +35,20 @@ class Runner:
         self._again: Again = lambda place: ()
         self._row_checks = row_checks  # a RowChecker: looks now and then whether the rows of a batch are independent
 
-    def run(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int], again: Again) -> list[tuple[bool, Any]]:
+    def run(self, model: BuiltModel, requests: list[tuple[Any, ...]], rows: list[int], again: Again) -> list[tuple[bool, Any]]:
         """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension. `again` brings the
         inputs of the request at this place once more, as they were."""
         self.flags, self._again = 0, again
         return self._batch(model, requests, rows) if rows[0] else self._one_by_one(model, requests)
 
-    def _one_by_one(self, model: Loaded, requests: list[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
+    def _one_by_one(self, model: BuiltModel, requests: list[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
         results = [self._alone(model, request) for request in requests[:1]]
         for request in requests[1:]:
             results[-1] = own(results[-1])
             results.append(self._alone(model, request))
         return results
 
-    def _alone(self, model: Loaded, inputs: tuple[Any, ...]) -> tuple[bool, Any]:
+    def _alone(self, model: BuiltModel, inputs: tuple[Any, ...]) -> tuple[bool, Any]:
         try:
             return True, self.call(model, inputs)
         except BaseException as error:
@@ -66,7 +66,7 @@ class Runner:
             if torch.cuda.memory_allocated() - self._held_bytes() > torch.cuda.mem_get_info()[1] * _LEAKED:
                 raise GpuUnusable(failure(error))
 
-    def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
+    def _batch(self, model: BuiltModel, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
         """The rows of all requests at once. Where memory runs out, both halves of the requests; where a row fails, each request by
         itself, so that it does not fail its neighbours."""
         results: list[tuple[bool, Any]] = [(False, None)] * len(requests)
@@ -92,7 +92,7 @@ class Runner:
         run_divided(run, judge, 0, len(requests))
         return results
 
-    def _at_once(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
+    def _at_once(self, model: BuiltModel, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
         whole = requests[0] if len(requests) == 1 else join(requests)
         inputs_copy = self._row_checks.copy_inputs(model, whole, sum(rows))
         started = time.monotonic_ns()
@@ -110,7 +110,7 @@ class Runner:
             return [(True, output)]
         return self._one_by_one(model, requests)
 
-    def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, failed: tuple[bytes, str]) -> tuple[bool, Any]:
+    def _halves(self, model: BuiltModel, inputs: tuple[Any, ...], rows: int, failed: tuple[bytes, str]) -> tuple[bool, Any]:
         """The rows of one request, fewer and fewer at once, on copies: a model that writes to its input may have done so before memory
         ran out."""
         size = rows
@@ -129,7 +129,7 @@ class Runner:
                     return False, failure(error)
         return False, failed
 
-    def _part(self, model: Loaded, inputs: tuple[Any, ...], start: int, rows: int) -> Any:
+    def _part(self, model: BuiltModel, inputs: tuple[Any, ...], start: int, rows: int) -> Any:
         output = self.call(model, own(inputs, slice(start, start + rows)))
         cut(output, [rows])
         return own(output)
@@ -138,7 +138,7 @@ class Runner:
         self.flags |= UNBATCHABLE
         self.reason = reason
 
-    def call(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+    def call(self, model: BuiltModel, inputs: tuple[Any, ...]) -> Any:
         """The model on its device; what comes back lies in ordinary memory, complete."""
         self.on_call()
         if model.device.type == "cpu":

@@ -36,8 +36,17 @@ from rankwise.pool.transport.connection import (
     send,
     wait_at_most,
 )
-from rankwise.pool.workers.building import KEPT_S, Loaded, free_memory, keep_freed_memory, load, return_unused_memory, seed_all, seeded
-from rankwise.pool.workers.lanes import MOST_BYTES, Inputs, Outputs, Results, requests_of
+from rankwise.pool.workers.lanes import MOST_BYTES, ChunkResults, Inputs, Outputs, requests_of
+from rankwise.pool.workers.model_building import (
+    KEPT_S,
+    BuiltModel,
+    free_memory,
+    keep_freed_memory,
+    load,
+    return_unused_memory,
+    seed_all,
+    seeded,
+)
 from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import GpuUnusable, Runner, check_gpu_usable, ran_out
 
@@ -66,7 +75,7 @@ class Worker:
         self._receiver = Receiver(sock)
         self._inputs = Inputs()
         self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
-        self._models: dict[int, Loaded] = {}
+        self._models: dict[int, BuiltModel] = {}
         self._runner = Runner(RowChecker(), self._held_bytes)
         self._serial = self._number = 0  # of the order at hand, and its model
         self._pid = os.getpid()
@@ -258,11 +267,11 @@ class Worker:
             return [(False, failed)], len(failed[0]) + len(failed[1])
         return [(True, answer)], size
 
-    def _chunk_results(self, model: Loaded, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
+    def _chunk_results(self, model: BuiltModel, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
         """Run the requests of a chunk until the rest is taken back: their results, the bytes these take, and flags."""
         count, request = requests_of(payload, self._inputs)
         begins, in_use, flags = self._page.chunk(self._serial), self._inputs.in_use, 0
-        results = Results(self._outputs)
+        results = ChunkResults(self._outputs)
         with model.run.several() as run:
             for i in range(count):
                 if not begins(i) or results.size > MOST_BYTES:
@@ -278,7 +287,7 @@ class Worker:
         self._check_is_worker(self._number)  # C code may fork without Python's knowledge
         return results.packed(), results.size, flags
 
-    def _end_inputs(self, model: Loaded) -> int:
+    def _end_inputs(self, model: BuiltModel) -> int:
         """The task no longer needs its inputs on the lane; KEPT where the model still refers to them."""
         flags = 0
         if self._inputs.is_kept():
@@ -286,7 +295,7 @@ class Worker:
         self._inputs.finish()
         return flags
 
-    def _results(self, model: Loaded, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
+    def _results(self, model: BuiltModel, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
         """The results in order, and the bytes they take; (False, None) for a request whose deadline has passed, which does not run."""
         self._runner.flags = 0
         now = time.monotonic()

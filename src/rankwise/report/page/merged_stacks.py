@@ -9,7 +9,7 @@ from itertools import groupby
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, Helper, RankEvidence, Stack
 from rankwise.report.page.markup import Html, block, joined, tag
-from rankwise.report.page.rank_words import RankRow, state_mark
+from rankwise.report.page.rank_text import RankRow, state_mark
 from rankwise.report.page.reported_job import ReportedJob, main_stack, raised_last, user_stack
 from rankwise.report.places import short_ranks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rankwise.report.page.markup import Html, classes, joined, tag
-from rankwise.report.page.rank_words import RankRow, state_mark
+from rankwise.report.page.rank_text import RankRow, state_mark
 from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import grouped, short_ranks
 from rankwise.report.safe_text import duration_text

@@ -9,7 +9,7 @@ import pytest
 from rankwise.evidence.collective_log import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Ended, Frame, Init, JobEvidence, Raised, RankEvidence, Sample, Thread
 from rankwise.findings import Finding, Place, Wait
-from rankwise.report.page.rank_words import RankRow, rank_states
+from rankwise.report.page.rank_text import RankRow, rank_states
 from rankwise.report.page.reported_job import reported_job
 
 NOW_NS = 100_000_000_000

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankwise.broker.values import as_array, as_tensor, raw_of, read_array
+from rankwise.broker.oip_tensors import as_array, as_tensor, raw_of, read_array
 from rankwise.protocol import bfloat16, datatype_of
 
 torch = pytest.importorskip("torch")

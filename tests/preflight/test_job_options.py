@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rankwise.errors import UsageError
-from rankwise.preflight.settings import GROUPS, CheckPlan, plan_check
+from rankwise.preflight.job_options import GROUPS, CheckPlan, plan_check
 
 MEET = {"rdzv-endpoint": "head:1"}
 

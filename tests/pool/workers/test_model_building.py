@@ -18,8 +18,8 @@ from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 import rankwise  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
-from rankwise.pool.workers.building import KEPT_S, WithOwnDefaults, tensor_bytes  # noqa: E402
 from rankwise.pool.workers.fork_server import ENVIRONMENT  # noqa: E402
+from rankwise.pool.workers.model_building import KEPT_S, WithOwnDefaults, tensor_bytes  # noqa: E402
 from tests.pool.models import tells_modes  # noqa: E402
 
 HERE = "tests.pool.models"

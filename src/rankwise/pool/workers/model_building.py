@@ -34,7 +34,7 @@ _LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
 
 
 @dataclass
-class Loaded:
+class BuiltModel:
     """A model that is ready to run, its device, and its size."""
 
     name: str
@@ -48,7 +48,7 @@ class Loaded:
     history: Any = None  # what the checks of its batches have shown
 
 
-def load(spec: dict[str, Any], weights_fd: int | None = None, is_worker: bool = True) -> Loaded:
+def load(spec: dict[str, Any], weights_fd: int | None = None, is_worker: bool = True) -> BuiltModel:
     """Build the model, and share its weights by the file `weights_fd`. Whatever fails here is the user's own code: its exception passes
     through untouched."""
     if is_worker:
@@ -62,7 +62,7 @@ def load(spec: dict[str, Any], weights_fd: int | None = None, is_worker: bool = 
     return loaded
 
 
-def _loaded(spec: dict[str, Any], weights_fd: int | None) -> Loaded:
+def _loaded(spec: dict[str, Any], weights_fd: int | None) -> BuiltModel:
     device = torch.device(spec["device"])
     before = _footprint(device)
     others = Defaults.now()
@@ -87,7 +87,7 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> Loaded:
         with suppress(OSError):  # no memory for the copy, or a limit of files: the model keeps its own
             share_weights(built, weights_fd, bool(spec["program"]))
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
-    return Loaded(
+    return BuiltModel(
         spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"], stamp=stamp
     )
 
