@@ -61,9 +61,24 @@ def test_paths_become_relative_to_where_the_job_was_started() -> None:
     assert relative_to(finding, "") == finding
 
 
-def test_a_long_summary_is_not_cut_inside_of_brackets() -> None:
-    whole = "the models differ between ranks (size mismatch): parameter 5.weight has shape [10, 4] float32 on rank 0 and [12, 4] on rank 1"
-
+@pytest.mark.parametrize(
+    ("whole", "short"),
+    [
+        (
+            "the models differ between ranks (size mismatch): parameter 5.weight has shape [10, 4] float32 on rank 0 and [12, 4] on rank 1",
+            "the models differ between ranks (size mismatch): parameter 5.weight has shape [10, 4] float32 on …",
+        ),
+        (
+            "ranks 0, 1 called new_group([0, 2]) at train.py:8 <dictcomp>(), but rank 2 called new_group([0, 1, 2]) at train.py:9",
+            "ranks 0, 1 called new_group([0, 2]) at train.py:8 <dictcomp>(), but rank 2 called …",
+        ),
+        (
+            "GLOO_SOCKET_IFNAME=ib7 on ranks 0, 1: there is no such network interface on host node-a (there are eth0, lo)",
+            "GLOO_SOCKET_IFNAME=ib7 on ranks 0, 1: there is no such network interface on host node-a",
+        ),
+    ],
+)
+def test_a_long_summary_is_not_cut_inside_of_brackets(whole: str, short: str) -> None:
     found = in_short(Finding("RW216", "different-models", "error", True, whole))
 
-    assert (found.summary, found.why) == ("the models differ between ranks (size mismatch)", whole)
+    assert (found.summary, found.why) == (short, whole)

@@ -89,10 +89,10 @@ def test_only_one_process_has_it(tmp_path: Path) -> None:
     code = """if True:
         import pathlib, sys
         from rankwise.offline import record_log
-        from rankwise.offline.record_log import InUse, Journal
+        from rankwise.offline.record_log import InUse, RecordLog
         record_log._PATIENCE_S = 0.1
         try:
-            Journal(pathlib.Path(sys.argv[1]))
+            RecordLog(pathlib.Path(sys.argv[1]))
         except InUse:
             sys.exit(7)"""
 

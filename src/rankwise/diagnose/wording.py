@@ -95,9 +95,12 @@ def in_short(finding: Finding) -> Finding:
     if len(finding.summary) <= _SUMMARY:
         return finding
     head = finding.summary[:_SUMMARY]
-    marks = [place for place in range(len(head)) if head.startswith(("; ", ": ", ", ", " (", ". "), place)]
-    cut = max((place for place in marks if _closes_its_brackets(head[:place])), default=0)  # a shape is not cut in two
-    short = head[:cut] if cut > _SUMMARY // 2 else head[: head.rfind(" ")] + " …"
+    clause = max(head.rfind(mark) for mark in ("; ", ": ", ", ", " (", ". "))
+    if clause > _SUMMARY // 2 and _closes_its_brackets(head[:clause]):
+        short = head[:clause]
+    else:  # after a word, but no shape or list of ranks is cut in two
+        word = max((place for place, sign in enumerate(head) if sign == " " and _closes_its_brackets(head[:place])), default=len(head))
+        short = head[:word] + " …" * (not head.startswith(" (", word))
     return replace(finding, summary=short, why=f"{finding.summary}; {finding.why}" if finding.why else finding.summary)
 
 
