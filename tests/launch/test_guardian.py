@@ -90,7 +90,8 @@ def test_orphans_are_adopted_and_go_when_the_launcher_does(guard: Callable[..., 
     one.close()
 
     assert [event["event"] for event in events] == ["started", "ended"]
-    assert one.process.wait(timeout=30) == 0 and not orphan.is_running()
+    assert one.process.wait(timeout=30) == 0
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE  # until the system's first process collects it
 
 
 def test_a_word_ends_what_is_left_politely_and_says_so(guard: Callable[..., Guarded], tmp_path: Path) -> None:
