@@ -111,6 +111,7 @@ def test_signals_meant_for_the_launcher_do_not_end_it_and_the_job_has_its_own(gu
     def ignore_hup() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # ignored, like SIGINT, where a shell starts the tests with `&`
 
     one = guard("sh", "-c", "grep SigIgn /proc/self/status; sleep 60", preexec_fn=ignore_hup)
     job = psutil.Process(one.event()["pid"])

@@ -80,7 +80,7 @@ class Farm:
     def close(self) -> None:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=120)
         self._process.stdout.close()
 
 

@@ -20,6 +20,8 @@ from tests.weights.bad_files import marker, tensor_pickle, write_bad, zip_with
 from tests.weights.nets import Net
 from tests.weights.test_corpus import assert_same, expected
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for a process that tries all files
+
 TRIER = Path(__file__).with_name("try_bad_files.py")
 MOST_MB = 60
 MOST_S = 10
@@ -31,7 +33,7 @@ def tried(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     folder = tmp_path_factory.mktemp("bad")
     wanted = write_bad(folder, corpus)
     paths = "\n".join(str(folder / name) for name in wanted)
-    done = subprocess.run([sys.executable, str(TRIER), str(corpus / "ddp.pt")], input=paths, text=True, capture_output=True, timeout=150)
+    done = subprocess.run([sys.executable, str(TRIER), str(corpus / "ddp.pt")], input=paths, text=True, capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     results = {Path(result["path"]).name: result for result in map(json.loads, done.stdout.splitlines())}
     assert results.keys() == wanted.keys()
