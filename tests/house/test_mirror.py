@@ -11,6 +11,7 @@ ROOMS_OF_BEHAVIOURS = {"gauntlet", "gpu", "house", "silent"}
 BEHAVIOURS = {
     "": {"typing"},
     "broker": {"live", "network"},
+    "cluster": {"commands", "node_sizes", "options"},
     "diagnose": {"simulation"},
     "evidence": {"explain_fuzz"},
     "launch": {"adversity", "exit_codes", "other_launchers", "signals", "torchrun", "verdict"},
@@ -18,7 +19,6 @@ BEHAVIOURS = {
     "pool": {"load"},
     "pool/api": {"arguments", "limits", "load_unload", "notebook", "reloading", "signals"},
     "pool/memory": {"containers", "sameness"},
-    "pool/ray": {"commands", "options", "placing"},
     "pool/schedule": {"parts"},
     "pool/workers": {"blame", "random_numbers"},
     "preflight": {"judging", "lab", "lab_many", "lab_parity", "meeting"},

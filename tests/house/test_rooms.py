@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "train": FLOOR | {"causes", "meet"},
     "weights": FLOOR | {"causes"},
     "pool": FLOOR | {"protocol", "weights", "causes"},
+    "cluster": FLOOR | {"pool"},
     "offline": FLOOR | {"pool", "weights", "causes"},
     "serve": FLOOR | {"pool", "protocol"},
     "broker": FLOOR | {"pool", "protocol", "causes"},
