@@ -16,7 +16,7 @@ BEHAVIOURS = {
     "evidence": {"explain_fuzz"},
     "launch": {"adversity", "exit_codes", "other_launchers", "signals", "torchrun", "verdict"},
     "offline": {"failing", "kills", "memory", "object_stores", "wrong_inputs"},
-    "pool": {"load"},
+    "pool": {"load", "stopped_time"},
     "pool/api": {"arguments", "limits", "load_unload", "notebook", "reloading", "signals"},
     "pool/memory": {"containers", "sameness"},
     "pool/schedule": {"parts"},
