@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "preflight": FLOOR | {"causes", "meet"},
     "train": FLOOR | {"causes", "meet"},
     "weights": FLOOR | {"causes"},
-    "pool": FLOOR | {"protocol", "weights", "causes"},
+    "pool": FLOOR | {"weights", "causes"},
     "cluster": FLOOR | {"pool"},
     "offline": FLOOR | {"pool", "weights", "causes"},
     "serve": FLOOR | {"pool", "protocol"},
