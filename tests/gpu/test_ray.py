@@ -13,9 +13,9 @@ pytest.importorskip("ray")
 
 import rankwise  # noqa: E402
 from rankwise.pool import Model, Pool, TaskHung  # noqa: E402
+from tests.cluster.conftest import Nodes  # noqa: E402
 from tests.gpu.pool_models import mlp  # noqa: E402
 from tests.gpu.test_pool import HERE, has_gpu  # noqa: E402
-from tests.pool.ray.conftest import Nodes  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU here"),

@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from rankwise.meet.ports import connect
+from rankwise.preflight import meeting_listener
 from rankwise.preflight.meeting_listener import NUM_PORTS, MeetingListener
-from rankwise.preflight.wire import GREETING, receive_message, send_message
+from rankwise.preflight.wire import GREETING, Message, receive_message, send_message
 
 
 @pytest.fixture
@@ -61,6 +62,25 @@ def test_rubbish_disturbs_nobody(listener: MeetingListener, data: bytes) -> None
                 time.sleep(0.01)
 
     assert [each.hello["name"] for each in listener.hosts()] == ["x"]
+
+
+def test_a_host_that_knows_that_it_is_in_is_among_the_hosts(listener: MeetingListener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be in nobody's list, and nobody would hang up."""
+
+    def send_and_dawdle(sock: socket.socket, message: Message, timeout_s: float) -> None:
+        send_message(sock, message, timeout_s)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(meeting_listener, "send_message", send_and_dawdle)
+    remote, _ = connect("127.0.0.1", listener.ports[0], 2.0)
+    assert remote is not None
+    with remote:
+        remote.sendall(GREETING)
+        send_message(remote, {"name": "x", "told": {}}, 5)
+        assert remote.recv(len(GREETING)) == GREETING
+        assert receive_message(remote, 20) == {"in": True}
+
+        assert [each.hello["name"] for each in listener.hosts()] == ["x"]
 
 
 def test_a_host_that_falls_silent_is_left_behind(listener: MeetingListener) -> None:

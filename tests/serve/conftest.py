@@ -12,9 +12,9 @@ pytest.importorskip("torch")
 pytest.importorskip("httptools", reason="rankwise[serve] is not installed")
 
 from rankwise.pool import Model, Pool
-from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import DATATYPES, TensorSpec
 from rankwise.serve.http import Limits
+from rankwise.serve.models_file import Entry
 from rankwise.serve.serving import Serving, serve
 from tests.serve.http_client import Client
 from tests.warm import warm_pools

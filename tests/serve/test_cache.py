@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rankwise.pool import Model, Pool
-from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import of_objects, to_raw
 from rankwise.serve.cache import Cache, key_of
+from rankwise.serve.models_file import Entry
 from rankwise.serve.serving import serve
 from tests.serve.http_client import Client, tensor
 

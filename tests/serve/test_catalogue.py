@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from rankwise.pool.api.model import Model
-from rankwise.pool.api.models_file import Entry, ModelsFile
 from rankwise.protocol import TensorSpec
 from rankwise.serve import catalogue as catalogue_module
 from rankwise.serve.answering import Answering
 from rankwise.serve.catalogue import Catalogue, Shadow, is_same
 from rankwise.serve.errors import NotFound, RequestError
 from rankwise.serve.infer_request import LEAST_URGENT, InferRequest, Output
+from rankwise.serve.models_file import Entry, ModelsFile
 
 ONES: list[Output] = [("y", "FP32", np.ones(2, np.float32))]
 

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("httptools")
 
 from rankwise.pool import Model
-from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import TensorSpec
 from rankwise.serve.errors import Unavailable
 from rankwise.serve.infer_request import InferRequest
+from rankwise.serve.models_file import Entry
 from rankwise.serve.served import Served, subtracted
 
 X = TensorSpec("x", "FP32", (-1, 4))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.models_file import read_models
+from rankwise.serve.models_file import read_models
 from tests.serve.command import started
 from tests.serve.http_client import Client, tensor
 

@@ -13,8 +13,8 @@ from rankwise.cli.options import add_engine_options, number_or_auto, parsed
 from rankwise.errors import UnreadableInput, UsageError
 
 if TYPE_CHECKING:
-    from rankwise.pool.api.models_file import ModelsFile
     from rankwise.protocol import TensorSpec
+    from rankwise.serve.models_file import ModelsFile
     from rankwise.serve.server import Server
 
 _EPILOG = """examples:
@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _models(options: argparse.Namespace) -> ModelsFile:
     from rankwise.pool import Model
-    from rankwise.pool.api.models_file import Entry, ModelsFile, check_name, described, read_folder, read_models
+    from rankwise.serve.models_file import Entry, ModelsFile, check_name, described, read_folder, read_models
 
     if (options.models is None) == (options.build is None):
         raise UsageError("rankwise serve takes either MODELS.toml or --build", next=("rankwise serve --help",))

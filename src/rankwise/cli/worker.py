@@ -22,7 +22,7 @@ A message is acknowledged after its answer is stored and sent; what cannot be ru
 def main(argv: list[str]) -> int:
     options = parsed("worker", add_options, argv)
     from rankwise.broker.connecting import connect, is_redis
-    from rankwise.pool.api.models_file import read_models
+    from rankwise.serve.models_file import read_models
 
     models = read_models(options.models)
     connect(options.broker)  # says at once what is not installed

@@ -2,7 +2,8 @@
 
 A request passes through `api` (Pool, Model, streams, ensembles), `memory` (values become bytes in shared memory), `schedule` (decides who
 runs what), `transport` (to the workers and back) and `workers` (what runs in them, and who starts and watches them), and back the same way.
-`backend.py` is what `Pool` needs of an engine: `processes.py` (worker processes), `inprocess.py` (`workers=0`) and `ray/` are engines.
+`backend.py` is what `Pool` needs of an engine: `processes.py` (worker processes) and `inprocess.py` (`workers=0`) are engines, and so is
+the room `cluster` beside this one.
 """
 
 from __future__ import annotations

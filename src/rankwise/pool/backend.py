@@ -21,7 +21,7 @@ from rankwise.pool.schedule.state import ModelState, PoolPlan, Seat
 from rankwise.pool.stats import Counters
 
 Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
-ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.engine"}
+ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.cluster.engine"}
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from rankwise.pool.backend import Machine, PoolOptions, Requests, memory_limits,
 from rankwise.pool.errors import no_worker, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
-from rankwise.pool.monotonic import monotonic
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
-from rankwise.pool.schedule.state import ModelState, PoolPlan, TaskQueue, WorkerState, any_seed, derived
+from rankwise.pool.schedule.state import ModelState, PoolPlan, TaskQueue, WorkerState, any_seed, derived, monotonic
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, cut_up
 from rankwise.pool.transport.answers import Answers
 from rankwise.pool.transport.listener import Listener

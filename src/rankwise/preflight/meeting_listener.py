@@ -110,11 +110,12 @@ class MeetingListener:
                 raise ConnectionLost("not one of us")
             hello = receive_message(sock, _HELLO_S, MAX_HELLO)
             answer = self._greet(hello, address)
-            send_message(sock, answer or {"in": True}, _SEND_S)
             if answer is not None:
+                send_message(sock, answer, _SEND_S)
                 sock.close()
                 return
-            with self._lock:
+            with self._lock:  # both at once: whoever has been told so is among `hosts`
+                send_message(sock, {"in": True}, _SEND_S)
                 self._hosts.append(RemoteHost(sock, hello, address, time.monotonic()))
         except OSError:
             sock.close()

@@ -1,8 +1,9 @@
 """The Open Inference Protocol over a pool, by HTTP and gRPC: parses, checks, submits, answers.
 
-Begin with `server`, then `rest`. `catalogue` knows the models (`served` is one of the pool, `virtual` one made of others), `input_checks`
-compares a request with what its model declares, `infer_request` is a request and its answer, `binary` both as HTTP bodies. `http` parses,
-and guards the server; `front` is around each request; `rpc/` is gRPC, `fronts/` processes that read HTTP, `page/` the page at `/`.
+Begin with `server`, then `rest`. `models_file` reads MODELS.toml; `catalogue` knows the models (`served` is one of the pool, `virtual` one
+made of others), `input_checks` compares a request with what its model declares, `infer_request` is a request and its answer, `binary` both
+as HTTP bodies. `http` parses, and guards the server; `front` is around each request; `rpc/` is gRPC, `fronts/` processes that read HTTP,
+`page/` the page at `/`.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rankwise.errors import RankwiseError
-from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import TensorSpec
 from rankwise.serve.errors import as_request_error
 from rankwise.serve.infer_request import InferRequest, InferResponse, Output
+from rankwise.serve.models_file import Entry
 
 Note = Callable[[str, str], None]
 Batches = dict[int, tuple[int, int]]  # by rows: how often, and nanoseconds

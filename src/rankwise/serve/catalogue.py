@@ -10,11 +10,11 @@ from typing import Any
 
 from rankwise.errors import RankwiseError
 from rankwise.pool import Pool
-from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.protocol import TensorSpec, to_raw
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import NotFound, RequestError, Unavailable
 from rankwise.serve.infer_request import LEAST_URGENT, InferRequest, Output
+from rankwise.serve.models_file import Entry, ModelsFile, VirtualModel
 
 log = logging.getLogger("rankwise.serve")
 Source = Callable[[], ModelsFile]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool import Pool
-from rankwise.pool.api.models_file import Entry
 from rankwise.pool.api.streams import awaited
 from rankwise.protocol import Array, TensorSpec, dtype_of
 from rankwise.serve.answering import Answering, Batches, Note
@@ -19,6 +18,7 @@ from rankwise.serve.cache import Cache, key_of
 from rankwise.serve.errors import Unavailable, as_request_error
 from rankwise.serve.infer_request import InferRequest, InferResponse, Output
 from rankwise.serve.input_checks import checked_inputs, chosen, named_outputs
+from rankwise.serve.models_file import Entry
 
 _SIZES = (2, 3)  # of what may have any size, when the model is asked what it gives
 

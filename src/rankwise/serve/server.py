@@ -16,7 +16,6 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import Pool
-from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.pool.backend import this_machine
 from rankwise.serve.access import LOOPBACK, AccessGuard
 from rankwise.serve.answering import Answering
@@ -25,6 +24,7 @@ from rankwise.serve.front import Front
 from rankwise.serve.fronts.front_ends import FrontEnds
 from rankwise.serve.health import Health
 from rankwise.serve.http import HttpServer, Limits, tls_context
+from rankwise.serve.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.serve.numbers import Numbers
 from rankwise.serve.page.recent import Findings
 from rankwise.serve.page.routes import Page

@@ -9,8 +9,8 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import Pool
-from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel, described
 from rankwise.protocol import TensorSpec
+from rankwise.serve.models_file import Entry, ModelsFile, VirtualModel, described
 from rankwise.serve.server import Server, ServerOptions, address_text, run
 
 _START_S = 60.0

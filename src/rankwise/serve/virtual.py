@@ -11,12 +11,12 @@ import numpy as np
 
 from rankwise.errors import RankwiseError
 from rankwise.pool.api.ensembles import MERGES, by_weight
-from rankwise.pool.api.models_file import VirtualModel
 from rankwise.protocol import Array, TensorSpec, datatype_of
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import ModelFailed, RequestError, Unavailable
 from rankwise.serve.infer_request import InferRequest, InferResponse, Output
 from rankwise.serve.input_checks import chosen
+from rankwise.serve.models_file import VirtualModel
 
 _MERGED_AS = {"FP16", "FP32", "FP64"}  # whose mean is of the same type
 

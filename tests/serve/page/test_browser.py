@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rankwise.pool import Model, Pool
-from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import TensorSpec
+from rankwise.serve.models_file import Entry
 from rankwise.serve.serving import Serving, serve
 from tests.report.browser import Browser, find_chromium
 

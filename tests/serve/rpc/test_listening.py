@@ -14,8 +14,8 @@ pytest.importorskip("grpc", reason="rankwise[serve] is not installed")
 import grpc
 
 from rankwise.pool import Model, Pool
-from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import TensorSpec
+from rankwise.serve.models_file import Entry
 from rankwise.serve.rpc.types import SERVICES, message, methods
 from rankwise.serve.serving import Serving, serve
 from tests.serve.certificates import make_certificate

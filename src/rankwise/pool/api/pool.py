@@ -21,8 +21,7 @@ from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited, checked_opti
 from rankwise.pool.backend import Backend, Growing, PoolOptions, check_shape, start
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
-from rankwise.pool.monotonic import monotonic
-from rankwise.pool.schedule.state import ModelState, seed_of
+from rankwise.pool.schedule.state import ModelState, monotonic, seed_of
 from rankwise.pool.stats import register
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -20,7 +20,7 @@ import numpy as np
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import check_number, shown
 from rankwise.pool.errors import PoolFull
-from rankwise.pool.monotonic import monotonic
+from rankwise.pool.schedule.state import monotonic
 
 WINDOW = 64  # requests under way where each has a future of its own, and the caller did not say
 PATIENCE_S = 0.005  # between two looks whether other callers' tasks have made room

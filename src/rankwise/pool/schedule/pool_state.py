@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 
 from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, pool_elsewhere, pool_full, removed, too_large
 from rankwise.pool.memory.shared_memory import Arena
-from rankwise.pool.monotonic import monotonic, monotonic_ns
 from rankwise.pool.schedule.scheduler import Scheduler
-from rankwise.pool.schedule.state import Deadlines, ModelState, Order, PoolPlan, WorkerState
+from rankwise.pool.schedule.state import Deadlines, ModelState, Order, PoolPlan, WorkerState, monotonic, monotonic_ns
 from rankwise.pool.schedule.tasks import Chunk, Item, Task, TaskFuture
 from rankwise.pool.stats import Counters
 

@@ -6,13 +6,20 @@ import hashlib
 import heapq
 import itertools
 import secrets
+import time
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # `import rankwise.pool` needs nothing of shared memory
     from rankwise.pool.schedule.tasks import Task
+
+# The pool's clock, which goes on where a test stops or moves the time: freezegun replaces `time.monotonic` for all code, so rows would
+# wait for others, and workers that hang go unnoticed, until it is put back.
+monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+monotonic_ns = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)
 
 
 class TaskQueue:

@@ -22,8 +22,7 @@ from typing import Any
 
 from rankwise.pool.errors import Death
 from rankwise.pool.memory.shared_memory import Segment
-from rankwise.pool.monotonic import monotonic, monotonic_ns
-from rankwise.pool.schedule.state import Seat
+from rankwise.pool.schedule.state import Seat, monotonic, monotonic_ns
 
 MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it
 KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results

@@ -19,8 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from rankwise.pool.monotonic import monotonic, monotonic_ns
-from rankwise.pool.schedule.state import WorkerState
+from rankwise.pool.schedule.state import WorkerState, monotonic, monotonic_ns
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import answer, open_window
 from rankwise.pool.transport.connection import WorkerHandle, watch_for_answer

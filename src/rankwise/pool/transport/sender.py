@@ -17,10 +17,9 @@ from rankwise.errors import UsageError
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part, each_node
 from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
-from rankwise.pool.monotonic import monotonic
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.scheduler import UNKNOWN_S
-from rankwise.pool.schedule.state import Action, Load, ModelState, Order, Run, WorkerState
+from rankwise.pool.schedule.state import Action, Load, ModelState, Order, Run, WorkerState, monotonic
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, TaskOwner
 from rankwise.pool.schedule.tasks import Part as TaskPart
 from rankwise.pool.transport.connection import BRISK_NS, POSTED, POSTED_FROM, SEND_NOW, WorkerHandle, check_is_kernels, current_cpu, send

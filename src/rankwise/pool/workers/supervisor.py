@@ -26,9 +26,8 @@ from rankwise.pool.errors import (
 )
 from rankwise.pool.memory.encoding import described
 from rankwise.pool.memory.requests import Reader
-from rankwise.pool.monotonic import monotonic, monotonic_ns
 from rankwise.pool.schedule.pool_state import PoolState
-from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, derived
+from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, derived, monotonic, monotonic_ns
 from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import SLOTS, WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener

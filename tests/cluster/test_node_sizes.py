@@ -10,8 +10,8 @@ import pytest
 
 from rankwise import Model, Pool
 from rankwise.errors import RankwiseError
-from tests.pool.ray.conftest import Nodes
-from tests.pool.ray.test_engine import pytestmark  # noqa: F401  the same for this file
+from tests.cluster.conftest import Nodes
+from tests.cluster.test_engine import pytestmark  # noqa: F401  the same for this file
 
 ECHO = "tests.pool.models:Echo"
 HUGE = "300GB"  # more than any machine that runs these tests is likely to have

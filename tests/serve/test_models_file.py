@@ -13,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.errors import RankwiseError, UnreadableInput  # noqa: E402
-from rankwise.pool.api.models_file import read_example, read_models, specs_of_example, specs_of_program  # noqa: E402
 from rankwise.protocol import TensorSpec  # noqa: E402
+from rankwise.serve.models_file import read_example, read_models, specs_of_example, specs_of_program  # noqa: E402
 
 WHOLE = """
 [pool]

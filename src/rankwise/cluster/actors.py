@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from rankwise.cluster import membership
+from rankwise.cluster.node import ActorSpec, PoolActor
+from rankwise.cluster.placement import Placement, Resources, spread_replicas
 from rankwise.pool.memory.encoding import torch_module
-from rankwise.pool.ray import cluster
-from rankwise.pool.ray.cluster import Placement, Resources, spread_replicas
-from rankwise.pool.ray.node import ActorSpec, PoolActor
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, derived
 from rankwise.pool.schedule.tasks import Task, TaskFuture
@@ -101,7 +101,7 @@ class ActorHandle:
 
     def failed_calls(self) -> list[tuple[list[int], Exception]]:
         """Messages that never arrived, though the actor lives: what they carried could not be had there."""
-        ray, failed = cluster.ray_module(), []
+        ray, failed = membership.ray_module(), []
         for call in list(self._calls):
             if ray.wait([call.ref], timeout=0)[0]:
                 try:
@@ -119,7 +119,7 @@ class ActorSet:
     def __init__(self, engine: Any, spec: ActorSpec) -> None:
         self._engine, self._spec = engine, spec  # a RayEngine: hears when an actor has arrived, has answers to take, or is lost
         self._state: PoolState = engine.state
-        self._ray = cluster.ray_module()
+        self._ray = membership.ray_module()
         self._kind = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"in": 1, "out": 1})(PoolActor)
         self._numbers = itertools.count(1)
         self.all: list[ActorHandle] = []
@@ -206,7 +206,7 @@ class ActorSet:
         if not self.stopped.is_set():
             try:
                 self._ray.kill(actor.handle)
-                is_its_own = is_its_own and cluster.is_alive(actor.node) and not _is_of_node(error)
+                is_its_own = is_its_own and membership.is_alive(actor.node) and not _is_of_node(error)
             except Exception:  # the cluster is gone as well
                 is_its_own = False
         self._engine.lost(actor, _told(error), is_its_own)

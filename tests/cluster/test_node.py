@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rankwise.cluster.node import decode_error, decode_value, encode, encode_error, encode_result, is_small, with_arrays_moved
 from rankwise.pool.errors import Unsendable
 from rankwise.pool.memory.encoding import unpack
-from rankwise.pool.ray.node import decode_error, decode_value, encode, encode_error, encode_result, is_small, with_arrays_moved
 
 
 class Pair(NamedTuple):

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from rankwise.cluster.placement import (
+    ClusterNode,
+    Placement,
+    Resources,
+    check_placeable,
+    fixed_placements,
+    node_placements,
+    spread_replicas,
+)
 from rankwise.errors import RankwiseError
-from rankwise.pool.ray.cluster import ClusterNode, Placement, Resources, check_placeable, fixed_placements, node_placements, spread_replicas
 
 GB = 1 << 30
 CPU, GPU = Resources(1.0), Resources(1.0, 1.0)

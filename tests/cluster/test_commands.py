@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.conftest import Nodes
 from tests.offline.conftest import S3, s3  # noqa: F401  a fixture
 from tests.offline.inputs import write
 from tests.offline.test_kills import BATCH, OFTEN
-from tests.pool.ray.conftest import Nodes
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 COUNT = 1200
 
 

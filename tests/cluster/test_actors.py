@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rankwise.pool.ray import actors
-from rankwise.pool.ray.actors import _TOGETHER, ActorHandle
-from rankwise.pool.ray.cluster import Placement, Resources
+from rankwise.cluster import actors
+from rankwise.cluster.actors import _TOGETHER, ActorHandle
+from rankwise.cluster.placement import Placement, Resources
 from rankwise.version import __version__
 
 

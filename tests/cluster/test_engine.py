@@ -22,8 +22,8 @@ import torch
 from rankwise import Model, Pool
 from rankwise.errors import UsageError
 from rankwise.pool.errors import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolFull, Quarantined, TaskHung
+from tests.cluster.conftest import Nodes
 from tests.pool import models as made
-from tests.pool.ray.conftest import Nodes
 
 pytestmark = [
     pytest.mark.live,
@@ -183,7 +183,7 @@ def test_actors_killed_under_load_are_replaced(nodes: Nodes) -> None:
 
 
 def test_an_input_that_kills_actors_is_quarantined_and_no_other(nodes: Nodes) -> None:
-    with ray_pool(nodes, {"m": Model("tests.pool.ray.models:ActorKiller")}, workers=1) as pool:
+    with ray_pool(nodes, {"m": Model("tests.cluster.models:ActorKiller")}, workers=1) as pool:
         others = [pool.submit("m", float(i)) for i in range(5)]
         bad = pool.submit("m", -1.0)
         others += [pool.submit("m", float(i)) for i in range(5, 10)]
@@ -195,7 +195,7 @@ def test_an_input_that_kills_actors_is_quarantined_and_no_other(nodes: Nodes) ->
 
 def test_a_model_that_one_node_cannot_build_runs_on_the_others(nodes: Nodes, tmp_path: Path) -> None:
     here = tmp_path / "builds"
-    with ray_pool(nodes, {"m": Model("tests.pool.ray.models:OnlyOnce", args=(str(here),), replicas=2)}, workers=2) as pool:
+    with ray_pool(nodes, {"m": Model("tests.cluster.models:OnlyOnce", args=(str(here),), replicas=2)}, workers=2) as pool:
         assert list(pool.map("m", range(40))) == list(range(40))
 
 

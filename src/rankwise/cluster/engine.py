@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.cluster import membership
+from rankwise.cluster.actors import ActorHandle, ActorScheduler, ActorSet, cluster_stats
+from rankwise.cluster.node import ActorSpec, decode_error, decode_value, encode
+from rankwise.cluster.placement import Placement, Resources, check_placeable, fixed_placements, node_placements
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model
 from rankwise.pool.api.streams import Stream, StreamOptions
 from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.errors import ModelUnavailable, killed_actors, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, described, torch_module
-from rankwise.pool.ray import cluster
-from rankwise.pool.ray.actors import ActorHandle, ActorScheduler, ActorSet, cluster_stats
-from rankwise.pool.ray.cluster import Placement, Resources
-from rankwise.pool.ray.node import ActorSpec, decode_error, decode_value, encode
 from rankwise.pool.schedule.pool_state import PoolState, Settings
 from rankwise.pool.schedule.state import ModelState, PoolPlan, Seat, any_seed, derived, seed_of
 from rankwise.pool.schedule.tasks import Task, TaskFuture
@@ -33,13 +33,13 @@ _WINDOW = 4096  # requests of a stream that are under way, where the caller did 
 
 def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
     _check_options(models, options)
-    is_ours = cluster.connect(options.address)
+    is_ours = membership.connect(options.address)
     try:
-        nodes = cluster.nodes()
+        nodes = membership.nodes()
         gpus = ("any",) if any(node.all.gpus for node in nodes) or any(model.device == "cuda" for model in models.values()) else ()
         states = states_of(models, gpus)
         needs = {name: _need(state, options) for name, state in states.items()}
-        if unplaced := cluster.check_placeable(needs, nodes, options.workers):
+        if unplaced := check_placeable(needs, nodes, options.workers):
             log.warning("%s; tasks wait for one that joins", unplaced)
         seed = any_seed() if options.seed is None else options.seed
         specs = {state.number: models[name].spec(name, state.device, derived(seed, "model", name)) for name, state in states.items()}
@@ -48,7 +48,7 @@ def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
         return RayEngine(states, needs, spec, options, is_ours)
     except BaseException:
         if is_ours:
-            cluster.disconnect()
+            membership.disconnect()
         raise
 
 
@@ -77,7 +77,7 @@ class RayEngine:
         self.counters, self._lock, self._changed = state.counters, state.lock, state.all_done
         self.withdraw, self.has_open_tasks = state.withdraw, state.has_open_tasks
         self._loads: dict[int, tuple[ActorHandle, ModelState]] = {}  # by serial
-        self._store = cluster.ray_module().put
+        self._store = membership.ray_module().put
         self.actors = state.actors = ActorSet(self, spec)
         self._actor_scheduler = ActorScheduler(state, needs, self.actors)
         first = self._placements_wanted()
@@ -163,7 +163,7 @@ class RayEngine:
         for thread in self._threads:
             thread.join(timeout=5)
         if self._is_ours:
-            cluster.disconnect()
+            membership.disconnect()
 
     def forget_after_fork(self) -> None:
         """The connection is the parent's."""
@@ -320,10 +320,10 @@ class RayEngine:
     def _placements_wanted(self) -> list[Placement]:
         if not self.actors.may_start:
             return []
-        workers, actors, nodes = self._options.workers, list(self.actors.all), cluster.nodes()
+        workers, actors, nodes = self._options.workers, list(self.actors.all), membership.nodes()
         if isinstance(workers, int):
-            return cluster.fixed_placements(workers, self._needs, nodes, [actor.placement for actor in actors])
-        return cluster.node_placements(self._needs, nodes, [actor.node for actor in actors])
+            return fixed_placements(workers, self._needs, nodes, [actor.placement for actor in actors])
+        return node_placements(self._needs, nodes, [actor.node for actor in actors])
 
 
 def _need(state: ModelState, options: PoolOptions) -> Resources:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.cluster.placement import Placement
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.backend import PoolOptions, gpus, plan_workers, this_machine
 from rankwise.pool.errors import Unsendable
@@ -43,7 +44,6 @@ from rankwise.pool.memory.encoding import (
 from rankwise.pool.memory.requests import RemoteTraceback, is_one_array, not_sendable, pickled, raised, wants_tensors
 from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
-from rankwise.pool.ray.cluster import Placement
 from rankwise.pool.schedule.state import ModelState
 from rankwise.version import __version__
 
