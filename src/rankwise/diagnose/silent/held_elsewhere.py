@@ -6,7 +6,7 @@ from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import OptimizerSeen
 from rankwise.findings import Finding
 
-_LOOKED_AT = 4  # a step by which a model has its final form; the probe tells it of the first few only
+_LOOKED_AT = 4  # by this step a model has its final form; the probe reports foreign parameters of the first few steps only
 
 
 def find(audited: AuditedJob) -> Finding | None:

@@ -115,7 +115,7 @@ def _differ(audited: AuditedJob) -> bool:
 
 
 def _mean_of_means(audited: AuditedJob) -> Finding | None:
-    """One number per rank is reduced after an evaluation of uneven parts, and neither a count nor a pair with one."""
+    """After an evaluation of uneven parts one number per rank is reduced, without a count of samples."""
     sizes = _evaluations(audited)
     if not sizes or max(sizes.values()) == min(sizes.values()):
         return None
