@@ -23,7 +23,7 @@ from rankwise.broker.messages import UNREADABLE
 
 HIGHEST = 9
 REDELIVER_S = 30
-_SEPARATOR = "\x06\x16"  # as kombu names its lists of a priority
+_SEPARATOR = "\x06\x16"  # stands between queue and priority in the names of kombu's lists
 _MANY = 100  # replies read at once
 
 log = logging.getLogger("rankwise.broker")

@@ -6,7 +6,7 @@ import logging
 import os
 import select
 
-_PIECE = 4096  # bytes that a pipe takes at once wherever poll() says that it takes any
+_PIECE = 4096  # bytes that a pipe takes without blocking once poll() says that it is writable
 
 
 class LogOutput(logging.Handler):

@@ -30,7 +30,7 @@ class Collector:
         self._plan, self._observer, self._logs, self._started_ns = plan, observer, logs, started_ns
         self._stacks = StackReader(live)
         self._sources: dict[str, str] = {}
-        self._cwd = cwd_of(os.getpid())  # of which os.getcwd() would complain once it is removed
+        self._cwd = cwd_of(os.getpid())  # os.getcwd() would raise if the folder was removed
         self._oom_before = oom_count()
         self._seen_links: dict[int, tuple[OpenConnection, ...]] = {}
         self._seen_locks: list[FileLock] = []
@@ -54,7 +54,7 @@ class Collector:
         if depth == "deep":
             alive = {e.pid for e in ranks.values() if e.alive and e.pid is not None}
             self._seen_links, self._seen_locks = connections_of(alive), file_locks(alive)
-        if depth != "end":  # what was seen stays known until the next deep look: a verdict must not change for want of looking
+        if depth != "end":  # what was seen stays known until the next deep look: a verdict must not change because nobody looked
             ranks = self._with_locks_and_sockets(ranks)
         ranks = self._with_worker_faults(self._with_logged_errors(ranks))
         hosts = (

@@ -38,7 +38,7 @@ def judge(job: CheckedJob, seen: Seen) -> None:
 
 
 def _find_unmet(job: CheckedJob, host: Host, seen: Seen) -> None:
-    """This host could not take part; said here where no other check says why."""
+    """A finding for this host if it could not take part and no other check says why."""
     place = f"{job.plan.master}:{job.plan.port}"
     if job.meeting.get("refusal"):
         why, steps = str(job.meeting["refusal"]), ("give every node the same --rdzv-id",)
