@@ -10,7 +10,7 @@ _PIECE = 4096  # bytes that a pipe takes without blocking once poll() says that 
 
 
 class LogOutput(logging.Handler):
-    """Writes lines to a descriptor and never waits: a pipe that nobody reads would stop the whole server. Lines that find no room are
+    """Writes lines to a descriptor and never waits: a pipe without a reader would stop the whole server. Lines that do not fit are
     left out, and the next one that does not says how many."""
 
     def __init__(self, fd: int = 2) -> None:

@@ -194,7 +194,7 @@ def _different_stores(job: JobEvidence, states: RankStates, certain: bool) -> Fi
         severity="error" if certain else "warning",
         culprits=tuple(_place_of(job, states, r) for r in odd),
         waiting=waits_except(states, odd),
-        why=f"the store is where rank 0 opens it, at {right}; nobody answers at the other address and port",
+        why=f"the store is where rank 0 opens it, at {right}; nothing answers at the other address and port",
         deadlock=certain,
     )
 
@@ -300,7 +300,7 @@ def _died_before_naming_rank(job: JobEvidence, states: RankStates, book: SourceB
     assert raised is not None
     frame = user_frame(raised.stack)
     places = tuple(place_at(RankEvidence(rank, helper.pid), frame) for rank, helper in zip(missing, failed, strict=True))
-    return _died_finding(states, missing, f"{error_text(raised)}{at(frame)}", places, waiting, "nobody else is missing, and ")
+    return _died_finding(states, missing, f"{error_text(raised)}{at(frame)}", places, waiting, "no other rank is missing, and ")
 
 
 def _missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:

@@ -88,6 +88,6 @@ class TorchProcess:
             process.wait(2)
         code = process.returncode
         if code is not None and code < 0:
-            return f"the process was ended by signal {-code}" + (" (SIGKILL: perhaps for want of memory)" if code == -9 else "")
+            return f"the process was ended by signal {-code}" + (" (SIGKILL: perhaps because memory ran out)" if code == -9 else "")
         last = self._stderr.decode(errors="replace").strip().splitlines()
         return (last[-1] if last else f"the process ended with code {code}")[:300]

@@ -25,7 +25,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _some_elsewhere(audited: AuditedJob) -> Finding | None:
-    """A layer was replaced: the optimizer still holds the old one, and nobody holds the new."""
+    """A layer was replaced: the optimizer still holds the old one, and no optimizer holds the new one."""
     for rank, audit in audited.audits.items():
         latest = {step.i: step for step in audit.steps if step.n == _LOOKED_AT}
         if not latest:
