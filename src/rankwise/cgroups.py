@@ -31,7 +31,7 @@ def cpu_quotas() -> Iterator[float]:
 
 
 def _reclaimable(group: Path) -> int:
-    """Page cache that goes away when memory is wanted, but is counted as used until then."""
+    """Page cache: it counts as used memory, but the kernel frees it when memory is needed."""
     words = [line.split() for line in text_if_readable(group / "memory.stat").splitlines()]
     return sum(int(nbytes) for name, nbytes in words if name in ("inactive_file", "active_file"))
 

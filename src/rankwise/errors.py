@@ -19,8 +19,8 @@ from rankwise.stages import STAGE_NAMED
 
 
 class RankwiseError(Exception):
-    """Base of all errors rankwise raises on purpose; its text is the whole finding, because a traceback or a line in a log is often all
-    that is seen of it. `cli` prints the finding instead, and exits 2."""
+    """Base of all errors rankwise raises on purpose. Its text is the whole finding, because users often see only a traceback or a log line;
+    `cli` prints the finding instead, and exits 2."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.summary)
@@ -30,7 +30,7 @@ class RankwiseError(Exception):
         return whole_text(self.finding)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Whole through a pickle, whatever a subclass wants to be made of: pools and `spawn` send errors between processes."""
+        """Pickle the error with all attributes, whatever a subclass's `__init__` takes: pools and `spawn` send errors between processes."""
         return _made_again, (type(self), self.args, self.__dict__)
 
 
@@ -86,7 +86,7 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "AL
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Python's own error, the kernel's, or those of torch's allocators, of which the CPU's is a plain RuntimeError."""
+    """Whether memory ran out: Python's MemoryError, the kernel's ENOMEM, or an error of torch's allocators (on the CPU a RuntimeError)."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or (
@@ -95,7 +95,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def text_of_error(error: BaseException) -> str:
-    """The error's own words; its type where it has none that can be had."""
+    """The error's text; its type where `str()` of it raises."""
     try:
         return str(error)
     except BaseException:
@@ -103,8 +103,8 @@ def text_of_error(error: BaseException) -> str:
 
 
 def headline(traceback: str) -> str:
-    """The line of a traceback that says what was raised; below it a finding may have gone on, and notes may stand."""
-    own = [line.removeprefix("  | ") for line in traceback.splitlines()]  # that of an exception group is set in
+    """The line of a traceback that says what was raised; the rest of a finding, and notes, may follow it."""
+    own = [line.removeprefix("  | ") for line in traceback.splitlines()]  # an exception group indents its traceback
     lines = [line for line in own if line and not line.startswith(_BELOW)]
     return lines[-1] if lines else ""
 
@@ -114,12 +114,12 @@ _BELOW = (" ", "stage  ", "where  ", "why    ", "next   ")  # how the lines belo
 
 
 def whole_text(finding: Finding, between: Sequence[str] = ()) -> str:
-    """A finding as the text of an exception: what, then whatever tells where, why, next."""
+    """A finding as the text of an exception: the summary, the lines of `between`, then why and next."""
     return "\n".join([f"{finding.code} {finding.summary}", *between, *_rest(finding)])
 
 
 def _rest(finding: Finding) -> list[str]:
-    """Below the summary; what goes over several lines is set in, so that only an exception's own line begins at the left."""
+    """The lines below the summary; all are indented, so that only an exception's own line begins at the left."""
     why = ["why    " + finding.why.replace("\n", "\n       ")] if finding.why else []
     return [*why, *(f"next   {step}" for step in finding.next)]
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 def whole_file(
     path: Path, *, is_private: bool = False, is_synced: bool = False, check: Callable[[Path], None] = lambda complete: None
 ) -> Iterator[BinaryIO]:
-    """A file that takes its name when all of it is written; whatever goes wrong before, the old one stays and nothing else is left.
+    """A file that takes its name when all of it is written; if anything fails before, the old file stays and nothing else is left.
 
     `is_private`: only the owner may read it. `is_synced`: it is on the disk before it takes its name. `check` is given the complete file
     while the old one is still there; where it raises, the old one stays.
@@ -47,7 +47,7 @@ def check_not_special(path: Path) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Whether no file must be renamed to this: a pipe, a device, a link like `/dev/stdout`. Root may, and `/dev/null` would be gone."""
+    """Whether no file may be renamed to this path: a pipe, a device, a link like `/dev/stdout`. Root could replace `/dev/null`."""
     is_device = path.exists() and not (path.is_file() or path.is_dir())
     folder = path.parent.resolve()
     return is_device or (os.path.lexists(path) and (folder == Path("/dev") or Path("/proc") in folder.parents))
@@ -59,7 +59,7 @@ def write_whole(path: Path, content: str | bytes, *, is_private: bool = False) -
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut; some file systems cannot."""
+    """Make a rename in this folder survive a power cut, where the file system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -69,7 +69,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def what_stops(error: OSError) -> tuple[str, str]:
-    """What is in the way of writing a file, and what helps."""
+    """Why a file cannot be written, and what helps."""
     what = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full" if error.errno == errno.ENOSPC else what, "make room there"
@@ -79,7 +79,7 @@ def what_stops(error: OSError) -> tuple[str, str]:
 
 
 def text_if_readable(path: Path) -> str:
-    """Its text; empty where it cannot be read."""
+    """A file's text; empty where it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -87,6 +87,6 @@ def text_if_readable(path: Path) -> str:
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
-    """Size and time of change: another stamp when a file was replaced, or written to in place."""
+    """Size and time of change, which differ once a file was replaced or written to in place."""
     facts = os.stat(path)
     return facts.st_size, facts.st_mtime_ns

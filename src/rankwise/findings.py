@@ -13,7 +13,7 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a culprit is, in the user's own code; what is not known is None, never guessed."""
+    """Where a culprit is, in the user's own code; unknown fields are None, never a guess."""
 
     rank: int | None = None
     host: str | None = None
@@ -101,7 +101,7 @@ def ranks_text(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9; real-time and unknown signals by their number."""
+    """`SIGKILL` for 9; `signal 40` for real-time and unknown signals."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""Names of a package that are looked up on first use: importing the package stays quick, and imports no torch."""
+"""Looks up a package's names on first use, so that importing the package stays quick and imports no torch."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ NUMPY: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in NUMPY.items()}
 DATATYPES = (*NUMPY, "BF16", "BYTES")
-MOST_DIMENSIONS = 32  # numpy takes 64; nobody has a tensor like that
+MOST_DIMENSIONS = 32  # numpy takes 64, but no real tensor has so many
 _LENGTH = struct.Struct("<I")
-_MOST_ELEMENTS = 1 << 48  # also of a tensor that is empty because one of its sizes is 0
+_MOST_ELEMENTS = 1 << 48  # limits the product of sizes, also of a tensor that is empty because one size is 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def from_raw(datatype: str, shape: tuple[int, ...], raw: Any) -> Array:
 
 
 def to_raw(array: Array, datatype: str) -> memoryview | bytes:
-    """The bytes of an output, not copied where they lie as they have to."""
+    """The bytes of an output, without a copy where they already have the right layout."""
     if datatype == "BYTES":
         items = [_as_bytes(item) for item in array.ravel().tolist()]
         return b"".join([part for item in items for part in (_LENGTH.pack(len(item)), item)])
@@ -134,7 +134,7 @@ def from_json(datatype: str, shape: tuple[int, ...], data: Any) -> Array:
     if datatype == "BYTES":
         return _words(shape, data)
     found = _plain(data)
-    if datatype == "UINT64" and found.dtype.kind in "fO":  # numpy takes small and very large numbers together for floating point
+    if datatype == "UINT64" and found.dtype.kind in "fO":  # numpy makes floating point of small and very large numbers together
         found = _very_large(found, data)
     if datatype != "BOOL" and found.dtype.kind in "iuf" and _holds_truth(found, data):
         raise ValueError(f"its data holds true or false, which is not {datatype}")
@@ -142,7 +142,7 @@ def from_json(datatype: str, shape: tuple[int, ...], data: Any) -> Array:
 
 
 def _holds_truth(found: Array, data: list[Any]) -> bool:
-    """Whether there is a true or false among the numbers, which numpy takes for 1 and 0: only where those are is it looked for."""
+    """Whether there is a true or false among the numbers, which numpy takes for 1 and 0; looks only at elements that are 1 or 0."""
     places = np.flatnonzero((found == 0) | (found == 1))
     items = data if found.ndim == 1 or not places.size else _flat(data)
     if places.size <= found.size // 8:
@@ -151,7 +151,7 @@ def _holds_truth(found: Array, data: list[Any]) -> bool:
 
 
 def converted(datatype: str, found: Array, shape: tuple[int, ...]) -> Array:
-    """Numbers of whatever type JSON or numpy took them for, as this one; each has to be a value of it."""
+    """Numbers as the given datatype, whatever type numpy gave them; each has to be a value of the datatype."""
     if found.size != math.prod(shape):
         raise ValueError(f"{list(shape)} has {math.prod(shape)} elements, but {found.size} were given")
     if found.ndim > 1 and found.shape != shape:
@@ -203,7 +203,7 @@ def _words(shape: tuple[int, ...], data: list[Any]) -> Array:
 
 
 def _flat(data: list[Any]) -> list[Any]:
-    """The elements of even lists; of others, the lists themselves."""
+    """The elements of nested lists of equal lengths; of other lists, the lists themselves."""
     items: list[Any] = np.array(data, object).ravel().tolist()
     return items
 

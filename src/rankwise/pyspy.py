@@ -25,7 +25,7 @@ class NoStack(Exception):
 
 
 def find_py_spy() -> str:
-    """Its path, beside this Python or on PATH; empty where it is not installed."""
+    """py-spy's path, beside this Python or on PATH; empty where it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy") or ""
 
@@ -33,7 +33,7 @@ def find_py_spy() -> str:
 def read_threads(pid: int, timeout_s: float) -> list[dict[str, Any]]:
     """The threads as py-spy's JSON tells them; raises NoStack.
 
-    The process is not stopped: one that is stuck stands still anyway, and a py-spy that has to be killed would leave it stopped.
+    The process is not stopped meanwhile: a stuck one stands still anyway, and a py-spy that has to be killed would leave it stopped.
     """
     program = find_py_spy()
     if not program:

@@ -61,7 +61,7 @@ class MeetingPlace:
 
 
 def read_meeting_place(environ: Mapping[str, str]) -> MeetingPlace | None:
-    """MASTER_ADDR and MASTER_PORT; where Slurm or Open MPI set neither, what all ranks can work out alike; None where nothing is known."""
+    """MASTER_ADDR and MASTER_PORT; under Slurm or Open MPI, which may set neither, a place that all ranks work out alike; else None."""
     env = read_rank_env(environ)
     address = env.master_addr or _first_slurm_host(environ) or ("127.0.0.1" if _is_mpi_on_one_host(environ) else None)
     port = env.master_port if "MASTER_PORT" in environ else _port_of_job(environ)
@@ -71,7 +71,7 @@ def read_meeting_place(environ: Mapping[str, str]) -> MeetingPlace | None:
 
 
 def read_job_name(environ: Mapping[str, str]) -> str:
-    """What tells this job from another one at the same address; empty where the launcher gives it no name."""
+    """The name that distinguishes this job from others at the same address; empty where the launcher gives none."""
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         return run_id
@@ -81,7 +81,7 @@ def read_job_name(environ: Mapping[str, str]) -> str:
 
 
 def _port_of_job(environ: Mapping[str, str]) -> int | None:
-    """The same port on every rank of one job, another one for the next job, below those the system hands out."""
+    """A port that is the same on every rank of a job, differs for the next job, and is below those the system hands out."""
     name = read_job_name(environ)
     return 20000 + zlib.crc32(name.encode()) % 10000 if name and "TORCHELASTIC_RUN_ID" not in environ else None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Stage:
     """One stage: its name in findings, what is true once it is done, and how long it may take.
 
-    `limit_s` is None where only the user can know: how long to wait for ranks that start late.
+    `limit_s` is None where only the user knows the limit: how long to wait for ranks that start late.
     """
 
     name: str

@@ -48,7 +48,7 @@ def _fits_of(cls: type) -> dict[str, Fit]:
 
 @cache
 def _fit_for(hint: Any) -> Fit:
-    """What turns a JSON value into one of this type, or raises ValueError: worked out once per type, for jobs of thousands of ranks."""
+    """The function that turns a JSON value into this type or raises ValueError; made once per type, as jobs may have thousands of ranks."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: value
@@ -86,7 +86,7 @@ def _dict_fit(key_hint: Any, hint: Any) -> Fit:
 
 
 def _int_fit(value: Any) -> int:
-    """Times, sizes and counts: what does not fit 64 bits is damage, and would not fit a float later."""
+    """Times, sizes and counts: a number beyond 64 bits is damage, and would not fit a float later."""
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise ValueError("expected a whole number of at most 64 bits")
     return value

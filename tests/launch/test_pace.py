@@ -58,7 +58,7 @@ def _job(moved_ns: int, calls: int) -> Any:
 def test_the_first_steps_wait_for_connections_and_compilers_once_so_a_stall_is_told_soon_after_them() -> None:
     pace = Pace(None)
     for moved_ns, calls in ((T, 1), (T + 20 * S, 2)):
-        pace.note(cast(Any, _job(moved_ns, calls)), moved_ns)
+        pace.note(cast(Any, _job(moved_ns, calls)))
 
     assert pace.stall_after_s == 30.0
 
@@ -66,7 +66,7 @@ def test_the_first_steps_wait_for_connections_and_compilers_once_so_a_stall_is_t
 def test_a_pause_in_the_middle_of_the_run_may_come_again_and_longer() -> None:
     pace = Pace(None)
     for moved_ns, calls in ((T, 1000), (T + 20 * S, 1001)):
-        pace.note(cast(Any, _job(moved_ns, calls)), moved_ns)
+        pace.note(cast(Any, _job(moved_ns, calls)))
 
     assert pace.stall_after_s == 100.0
 

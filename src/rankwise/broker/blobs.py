@@ -1,4 +1,4 @@
-"""Tensors too large for a message: their bytes lie under a key of Redis or in a file, and the message holds a reference.
+"""Tensors too large for a message: their bytes are under a key of Redis or in a file, and the message holds a reference.
 
 A reference comes from another process, so only two kinds are followed: a key with our prefix, and a file inside the folder of `--files`.
 """
@@ -57,7 +57,7 @@ class Blobs:
                     path.unlink()
 
     def _place_of(self, ref: str) -> tuple[str, Path | None]:
-        """The key, or the file if it lies in the folder itself: no way leads out, also not over a link."""
+        """The key of a reference, or its file, which has to be in the folder itself: paths and links that lead out of it are refused."""
         kind, _, name = ref.partition(":")
         if kind == "redis" and self._redis is not None and name.startswith(_PREFIX):
             return name, None

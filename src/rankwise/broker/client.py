@@ -31,7 +31,7 @@ from rankwise.pool.errors import PoolError, deadline_exceeded, pool_closed, pool
 _BY_NAME = {kind.__name__: kind for kind in PoolError.__subclasses__()}
 _REPLY_S = 3600
 _LOOK_S, _MOST_RESENT = 0.5, 100
-_GRACE_S = 2.0  # for a worker's own answer that the deadline has passed
+_GRACE_S = 2.0  # after a deadline: time for the worker's own answer that it has passed
 _LIVE: weakref.WeakSet[Remote] = weakref.WeakSet()
 
 
@@ -45,7 +45,7 @@ class Waiting:
     model: str = ""
     deadline_s: float | None = None
     deadline: float | None = None
-    sends: int = 0  # each wait for an answer is twice as long as the last: with no worker there, the queue must not fill with copies
+    sends: int = 0  # each wait for an answer is twice as long as the last, so that the queue does not fill with copies while no worker runs
 
 
 class Remote:
@@ -88,7 +88,7 @@ class Remote:
         seed: int | None = None,
         id: str | None = None,
     ) -> Future[Any]:
-        """As `Pool.submit`. A task that is submitted again under the same `id`, by any client, gets the first answer."""
+        """As `Pool.submit`. A task that any client submits again under the same `id` gets the first answer."""
         if self._closed.is_set():
             raise self._why_closed()
         if not inputs or type(priority) is not int or not 0 <= priority <= 9:
@@ -117,12 +117,12 @@ class Remote:
         return waiting.future
 
     async def asubmit(self, model: str, *inputs: Any, **options: Any) -> Any:
-        """`submit` for asyncio: awaits the result; only the sending is done in a thread."""
+        """`submit` for asyncio: sends the task in a thread and awaits the result."""
         future = await asyncio.to_thread(self.submit, model, *inputs, **options)
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Does not wait: tasks without an answer fail with PoolClosed, though workers still run them."""
+        """Close without waiting: tasks without an answer fail with PoolClosed, although workers still run them."""
         self._closed.set()
         self._reader.join(10)
         with self._sending:
@@ -139,8 +139,8 @@ class Remote:
         self.close()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: the connection is the parent's, which a goodbye from here would end; nobody reads answers here, and threads
-        that are not there may hold the locks."""
+        """In a forked child, fail all tasks and use nothing of the parent's: closing the connection would end it for the parent, no thread
+        reads answers here, and the locks may be held by threads that were not forked."""
         self._lock, self._sending, self._closed = threading.Lock(), threading.Lock(), threading.Event()
         self._closed.set()
         self._why_closed, self._connection = pool_elsewhere, None
@@ -170,7 +170,7 @@ class Remote:
                         self._producer, waiting.body, self._queue, priority=waiting.priority, correlation_id=id, reply_to=self._reply_to
                     )
                     return
-                except Exception as error:  # of whichever client library; the broker may be restarting
+                except Exception as error:  # each client library has its own classes; the broker may be restarting
                     connecting.release(self._connection, is_broken=True)
                     self._connection = None
                     if not left or self._closed.wait(0.5):
@@ -207,16 +207,16 @@ class Remote:
         with self._lock:
             waiting = self._waiting.pop(str(message.properties.get("correlation_id")), None)
         if waiting is None:
-            return  # answered before
+            return  # it was answered before
         try:
             reply = read_reply(connecting.body_of(message), self._blobs.fetch)
             _settle(waiting.future, *_value_of(reply, waiting.as_tensors))
             self._blobs.drop(reply.refs)
-        except Exception as error:  # an answer that cannot be read is an answer all the same
+        except Exception as error:  # an answer that cannot be read fails its task
             _settle(waiting.future, None, error)
 
     def _expire(self) -> None:
-        """Settle what is past its deadline, since there may be no worker to do so; also forget what was cancelled here."""
+        """Fail tasks past their deadline, since there may be no worker to do so, and forget tasks that were cancelled here."""
         now = time.time()
         with self._lock:
             over = {key: it for key, it in self._waiting.items() if it.future.cancelled() or (it.deadline and now > it.deadline + _GRACE_S)}
@@ -229,7 +229,7 @@ class Remote:
         now = time.time()
         with self._lock:
             late = [(key, it) for key, it in self._waiting.items() if now - it.sent > self._resend_s * 2 ** max(0, it.sends - 1)]
-        for key, waiting in late[:_MOST_RESENT]:  # no more: this thread has answers to read
+        for key, waiting in late[:_MOST_RESENT]:  # a limited number, because this thread has answers to read
             with contextlib.suppress(Exception):  # the next round tries again
                 self._send(key, waiting, tries=1)
 

@@ -13,8 +13,8 @@ from rankwise.broker.redis_transport import HIGHEST, redis_transport
 from rankwise.errors import UsageError
 
 TASKS = "rankwise.tasks"
-HEARTBEAT_S = 10  # of who waits for messages: RabbitMQ gives those of a silent worker to another after twice that
-# Who sends or closes over a link that swallows everything is told so after ten seconds or twenty, not after a second or fifteen minutes.
+HEARTBEAT_S = 10  # of connections that wait for messages: after twice that RabbitMQ gives a silent worker's messages to another
+# Sending and closing over a link that loses everything fail after ten to twenty seconds, and not after a second or fifteen minutes.
 _CONFIRM_S = 20
 _SOCKET = {socket.TCP_USER_TIMEOUT: 10_000, socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 _BROKERS = "give redis://HOST:6379/0 or amqp://USER:PASSWORD@HOST:5672//"
@@ -31,17 +31,17 @@ def connect(address: str, heartbeat_s: float = 0) -> Any:
         _import("redis")
         options, more = {"url": address}, {"transport": redis_transport()}
     elif is_amqp(address):
-        options = {"confirm_publish": True, "socket_settings": _SOCKET}  # what was sent is with the broker, or an error tells
+        options = {"confirm_publish": True, "socket_settings": _SOCKET}  # sending raises unless the broker has confirmed the message
     try:
         return kombu.Connection(address, transport_options=options, connect_timeout=5, heartbeat=heartbeat_s, **more)
-    except Exception as error:  # whatever kombu's own transports raise whose client is not installed
+    except Exception as error:  # what kombu raises for a transport without its client library differs
         scheme = address.partition("://")[0]
         why = f"kombu: {type(error).__name__}: {str(error)[:200]}"
         raise UsageError(f"{scheme}:// is not a broker that can be used here", why=why, next=(_BROKERS,)) from None
 
 
 def cannot_reach(address: str, error: Exception) -> UsageError:
-    """The address is shown without its password and its query."""
+    """The finding for a broker that cannot be reached; it shows the address without password and query."""
     parts = urlsplit(address)
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     steps = ("see whether it runs there and lets this user in",)
@@ -81,7 +81,7 @@ def consumer_of(connection: Any, queue: Any, on_message: Callable[[Any], None], 
 def publish(
     producer: Any, body: Body, routing_key: str, *, priority: int | None = None, headers: dict[str, Any] | None = None, **more: Any
 ) -> None:
-    """Persistent, as raw bytes. The highest priority goes first; None is for queues without priorities."""
+    """Send raw bytes as a persistent message. The highest priority is delivered first; None is for queues without priorities."""
     all_headers = {**(headers or {}), **({HEADER_LENGTH: body.header_length} if body.content_type == BINARY else {})}
     producer.publish(
         body.data,
@@ -98,7 +98,7 @@ def publish(
 
 
 def body_of(message: Any) -> Body:
-    """The raw bytes: kombu's own decoders, pickle among them, are never asked."""
+    """The message's raw bytes. kombu's own decoders, among them pickle, are never used."""
     data = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
     length = message.headers.get(HEADER_LENGTH, 0)
     if isinstance(length, str) and length.isascii() and length.isdigit() and len(length) < 19:
@@ -107,7 +107,7 @@ def body_of(message: Any) -> Body:
 
 
 def _kind(content_type: Any) -> Any:
-    """The content type without `; charset=utf-8`, which other languages like to add to JSON."""
+    """The content type without `; charset=utf-8`, which clients in other languages add to JSON."""
     kind, _, more = content_type.partition(";") if isinstance(content_type, str) else (content_type, "", "")
     return kind.strip().lower() if more.replace(" ", "").lower() == "charset=utf-8" else content_type
 
@@ -121,9 +121,9 @@ def check_reply_to(name: Any) -> str:
 
 
 def release(connection: Any, is_broken: bool = False) -> None:
-    """Close the connection without raising; a broken one is dropped without a goodbye."""
+    """Close the connection without raising; a broken one is dropped without telling the broker."""
     try:
         if connection is not None:
             connection.collect() if is_broken else connection.release()
-    except Exception:  # it is gone already
+    except Exception:  # the connection is gone already
         pass

@@ -1,9 +1,10 @@
 """`rankwise worker`: takes messages from a queue, runs them in a pool, and answers each exactly once, as far as its sender can see.
 
-A message is acknowledged only after its answer is stored and sent. Whatever happens before that, the broker delivers it again, and
-the store answers it. A task that another worker has claimed is put off until that one has answered, or is dead. One thread reads from the
-broker and acknowledges (kombu wants both on one connection), a few others store and send, one tells the store that this worker lives.
-All of them may hang at a broker that does not answer, so none of them is waited for longer than the time that is given to leave.
+A message is acknowledged only after its answer is stored and sent. If anything fails before that, the broker delivers the message again,
+and it gets the answer that is already stored. A task that another worker has claimed waits until that worker has answered or is dead.
+
+One thread reads from the broker and acknowledges (kombu wants both on one connection), a few others store and send, one tells the store
+that this worker lives. All of them may hang at a broker that does not answer, so at the end they are waited for only as long as `drain_s`.
 """
 
 from __future__ import annotations
@@ -34,31 +35,31 @@ from rankwise.protocol import TensorSpec, datatype_of
 
 log = logging.getLogger("rankwise.worker")
 
-MAX_TRIES = 10  # deliveries without an answer: it ends this very process, or had very bad luck
+MAX_TRIES = 10  # deliveries without an answer: such a message probably ends the worker's own process
 _BUSY_S, _IDLE_S = 0.005, 0.5  # how long to wait for the next message before looking for answers to acknowledge
 _POISON = {"RW804", "RW806"}  # an input that kills workers, one that never ends
 _REPLY_S = 3600
-_LEAVE_S = 2.0  # for the connections to be closed
-_SENDERS = 4  # each waits for the broker's and the store's disk, which take many answers at once as fast as one
+_LEAVE_S = 2.0  # time to close the connections
+_SENDERS = 4  # threads that wait for the broker's and the store's disk, which write several answers as fast as one
 _SEND_TRIES = 240  # half a second apart: longer than a broker takes to restart
 _RETRY_S = 0.5
-_LOOK_S = 1.0  # between two signs of life, and two looks at a task that another worker has
+_LOOK_S = 1.0  # between two signs of life, and between two looks at a task that another worker has claimed
 
-Send = partial[None]  # of `_answer` or `_answer_again`, with the job first; waits for the producer
+Send = partial[None]  # `_answer` or `_answer_again` with all arguments, the job first, except the producer
 
 
 @dataclass
 class QueueJob:
-    """One task, however often its message has come."""
+    """One task, with all messages that ask for it."""
 
     id: str
     content_type: str
-    messages: list[tuple[int, Any]]  # with the number of the connection each came over
+    messages: list[tuple[int, Any]]  # each with the number of the connection it came over
     reply_to: set[str] = field(default_factory=set)
     refs: tuple[str, ...] = ()
-    fingerprint: str = ""  # of what it asks: an answer is good for that, and not for all that bears the same id
+    fingerprint: str = ""  # of the request: a stored answer belongs to this, since two requests may have one id by mistake
     is_kept: bool = True  # whether its answer is stored under its id
-    is_dead_letter: bool = False  # and has been put there
+    is_dead_letter: bool = False  # whether its message was put into the queue of dead letters
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,14 @@ class BrokerWorker:
         self._outputs = outputs or {}  # the declared outputs, by the model's name
         self._lock = threading.Lock()
         self._jobs: dict[str, QueueJob] = {}  # by id, until there is an answer
-        self._later: deque[tuple[float, QueueJob, Request, bool]] = deque()  # what others have claimed, with the time to look again
-        self._given_up: list[str] = []  # ids that are not claimed by this worker any more, which the store has still to be told
+        self._later: deque[tuple[float, QueueJob, Request, bool]] = deque()  # tasks that others have claimed, with the time to look again
+        self._given_up: list[str] = []  # ids whose claim this worker gives up, until the store knows
         self._open = 0  # jobs whose answer is not sent
         self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
         self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
         self._stopping, self._leaving = threading.Event(), threading.Event()
-        self._number = 0  # of the connection
-        self._warned_of: set[str] = set()  # why there is none
+        self._number = 0  # the number of the present connection
+        self._warned_of: set[str] = set()  # warnings that were logged since the last connection
         self.answered = 0
 
     def stop(self) -> None:
@@ -119,7 +120,7 @@ class BrokerWorker:
             try:
                 self._consume(connection)
                 is_broken = False
-            except Exception as error:  # of the broker, of the store, or of a message that kombu itself cannot read
+            except Exception as error:  # from the broker, the store, or a message that kombu itself cannot read
                 self._warn_once("connecting again after", error)
                 self._stopping.wait(_RETRY_S)
             finally:
@@ -130,7 +131,7 @@ class BrokerWorker:
         if self._stopping.is_set():
             return
         with self._lock:
-            self._answered.clear()  # of the last connection: they come again
+            self._answered.clear()  # messages of the last connection come again
         consumer = connecting.consumer_of(connection, connecting.task_queue(self._options.queue), self._on_message)
         consumer.qos(prefetch_count=self._options.prefetch)
         consumer.consume()
@@ -139,7 +140,7 @@ class BrokerWorker:
         self._drain(connection, until=self._stopping.is_set)
         consumer.cancel()
         self._drain(connection, until=lambda: self._leaving.is_set() or not self._has_work())
-        # What is still held here goes back when the connection is closed.
+        # Messages that are still held here go back to the queue when the connection is closed.
 
     def _drain(self, connection: Any, until: Callable[[], bool]) -> None:
         beat_at = 0.0
@@ -161,14 +162,14 @@ class BrokerWorker:
         self._warn_once("the broker cannot be reached, trying again:", error)
 
     def _warn_once(self, what: str, error: Exception) -> None:
-        """Once for each cause until the broker is back, however often it is tried."""
+        """Log a warning once for each cause, until the broker is back."""
         if (text := f"{what} {type(error).__name__}: {error}") not in self._warned_of:
             log.warning("%s", text)
             self._warned_of.add(text)
 
     def _on_message(self, message: Any) -> None:
         if self._stopping.is_set():
-            return  # not acknowledged: it goes back
+            return  # it is not acknowledged, so it goes back to the queue
         job = QueueJob("", message.content_type or "", [(self._number, message)])
         with self._lock:
             self._open += 1
@@ -182,9 +183,9 @@ class BrokerWorker:
             if isinstance(error, Malformed):
                 job.id = str(message.properties.get("correlation_id") or "") or find_id(connecting.body_of(message))
             if isinstance(error, TensorMissing) and self._is_known(job):
-                return  # its large inputs were taken away with the first answer
+                return  # its large inputs were deleted after the first answer
             self._refuse(job, error)
-        except BaseException:  # the store is away: the message comes again
+        except BaseException:  # the store cannot be reached: the message comes again
             with self._lock:
                 self._open -= 1
                 self._drop(job)
@@ -211,7 +212,7 @@ class BrokerWorker:
             self._run_or_wait(job, request, redelivered)
 
     def _refuse(self, job: QueueJob, error: BaseException) -> None:
-        """Whatever is stored under its id is, or will be, the answer to another message."""
+        """Answer with an error, without storing it: the answer under this id belongs to another message."""
         job.is_kept = False
         self._outbox.put(partial(self._answer, job, None, error, ()))
 
@@ -256,7 +257,7 @@ class BrokerWorker:
                 message.ack()
 
     def _has_work(self) -> bool:
-        """Whether this worker has tasks of its own; what others have claimed goes back to the broker."""
+        """Whether this worker has tasks of its own; tasks that others have claimed go back to the broker."""
         with self._lock:
             return bool(self._open > len(self._later) or self._answered)
 
@@ -267,7 +268,7 @@ class BrokerWorker:
             try:
                 self._store.sign()
                 while self._given_up:
-                    if self._given_up[0] not in self._jobs:  # or it has come again
+                    if self._given_up[0] not in self._jobs:  # else its message has come again
                         self._store.unclaim(self._given_up[0])
                     del self._given_up[0]
             except Exception as error:
@@ -289,7 +290,7 @@ class BrokerWorker:
                         producer = connection.Producer()
                     act(producer)
                     break
-                except Exception as error:  # the broker or the store is away; nothing was acknowledged, so nothing is lost
+                except Exception as error:  # the broker or the store cannot be reached; nothing was acknowledged, so nothing is lost
                     log.warning("an answer could not be sent (%s: %s)", type(error).__name__, error)
                     connecting.release(connection, is_broken=True)
                     connection = None
@@ -299,7 +300,7 @@ class BrokerWorker:
         connecting.release(connection)
 
     def _forget(self, act: Send) -> None:
-        """Its answer could not be sent: it is not acknowledged, so the broker delivers it again, and it begins anew."""
+        """Forget a task whose answer could not be sent: it was not acknowledged, so the broker delivers it again."""
         with self._lock:
             self._drop(act.args[0])
             self._open -= not self._leaving.is_set()
@@ -322,7 +323,7 @@ class BrokerWorker:
     def _answer_again(self, job: QueueJob, stored: bytes, producer: Any) -> None:
         """Answer with the stored answer."""
         with self._lock:
-            self._drop(job)  # who comes from now on finds it in the store
+            self._drop(job)  # messages that come from now on find the answer in the store
             waiting = sorted(job.reply_to)
         for name in waiting:
             connecting.publish(producer, unpack_body(stored), name, correlation_id=job.id, expiration=_REPLY_S)
@@ -332,7 +333,7 @@ class BrokerWorker:
             self._answered += job.messages
 
     def _drop(self, job: QueueJob) -> None:
-        """Under the lock. Another one may bear its id."""
+        """Remove a job, unless its id belongs to another one by now. Called with the lock held."""
         if self._jobs.get(job.id) is job:
             del self._jobs[job.id]
 
@@ -357,7 +358,7 @@ def unpack_body(data: bytes) -> Body:
 
 
 def _answers(stored: bytes, job: QueueJob) -> bool:
-    """Whether it is the answer to what this job asks; where it does not say to what, by its id."""
+    """Whether a stored answer is for this job's request. An answer without a fingerprint counts, because its id is the same."""
     _, _, *fingerprint = json.loads(stored.partition(b"\n")[0])
     return fingerprint in ([], [""], [job.fingerprint])
 

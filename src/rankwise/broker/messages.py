@@ -18,12 +18,12 @@ from rankwise.pool.api.model import by_text, named_list, output_names
 from rankwise.protocol import Array, TensorSpec, bfloat16, datatype_of
 
 JSON, BINARY = "application/json", "application/octet-stream"
-UNREADABLE = "an unreadable envelope"  # the content type of what Redis' transport could not open
+UNREADABLE = "an unreadable envelope"  # the content type of messages that the Redis transport could not open
 HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends
 _LONGEST_ID = 200
 
 Fetch = Callable[[str], bytes]  # the bytes behind a reference
-Keep = Callable[[memoryview], "str | None"]  # a reference for bytes that are too many for a message; None: they are not
+Keep = Callable[[memoryview], "str | None"]  # a reference for bytes too many for a message; None if they fit into it
 
 
 class Malformed(UsageError):
@@ -31,7 +31,7 @@ class Malformed(UsageError):
 
 
 class TensorMissing(Malformed):
-    """The tensor that a message refers to is not there, or no longer."""
+    """The tensor that a message refers to does not exist, or no longer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Request:
     deadline: float | None = None  # seconds since 1970
     priority: int = 0  # 0 to 9, the highest first
     seed: int | None = None
-    refs: tuple[str, ...] = ()  # what its inputs were fetched from
+    refs: tuple[str, ...] = ()  # references from which its inputs were fetched
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def write_request(request: Request, content_type: str, keep: Keep) -> Body:
 
 
 def read_request(body: Body, fetch: Fetch) -> Request:
-    """Raises Malformed, with what is wrong."""
+    """A message as a request; raises Malformed, which says what is wrong."""
     said, arrays, refs = _read(body, "inputs", fetch)
     parameters = said.get("parameters", {})
     if not isinstance(said.get("model"), str) or not isinstance(parameters, dict):

@@ -23,7 +23,7 @@ from rankwise.broker.messages import UNREADABLE
 
 HIGHEST = 9
 REDELIVER_S = 30
-_SEPARATOR = "\x06\x16"  # as kombu names its lists of a priority
+_SEPARATOR = "\x06\x16"  # stands between queue and priority in the names of kombu's lists
 _MANY = 100  # replies read at once
 
 log = logging.getLogger("rankwise.broker")
@@ -127,7 +127,7 @@ def redis_transport() -> Any:
             if priority:
                 pipe.lpush(queue, "")  # an empty item wakes waiting workers, which can wait at one list only
             if expiration := message["properties"].get("expiration"):
-                pipe.pexpire(queue, int(expiration))  # nobody else would tidy up after a reader that is gone
+                pipe.pexpire(queue, int(expiration))  # a reader that is gone leaves its queue behind
             pipe.execute()
 
         def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def redis_transport() -> Any:
             for item, tag in zip(items, tags):
                 try:
                     self.connection._deliver(self._payload(item, self._queue, tag), self._queue)
-                except BaseException:  # nobody works on it here: not renewed, it goes to another
+                except BaseException:  # no longer renewed, the message goes to another worker
                     self.qos._delivered.pop(tag, None)
                     raise
             if items and self._is_only_reader:

@@ -1,7 +1,7 @@
-"""Where answers are kept by the task's id, so that a message that comes twice is run and answered once: Redis, or a folder.
+"""Keeps answers by the task's id, in Redis or a folder, so that a message that comes twice is run once and answered with the same answer.
 
-The first answer that is stored under an id stays: a worker that comes later is given that one. Until there is one, the id is claimed by the
-worker that has the task. A claim is as good as its worker's last sign of life: all that a worker has claimed is free `CLAIM_S` after it.
+The first answer that is stored under an id stays, and later workers are given it. Until there is one, the id is claimed by the worker that
+has the task. A claim holds until `CLAIM_S` after its worker's last sign of life.
 """
 
 from __future__ import annotations

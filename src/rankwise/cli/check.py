@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     report = _checked(plan)
     try:
         text = json.dumps(report, indent=2) if given["json"] else _text(report)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may come from another host, with another version
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # the report may come from a host with another version
         raise UnreadableInput(
             "the report of the meeting's host cannot be read",
             why=f"{type(error).__name__}: {error}"[:200],
@@ -101,7 +101,7 @@ def _checked(plan: CheckPlan) -> dict[str, Any]:
 
 
 def _give_up(limit_s: float) -> None:
-    """Nothing should ever take this long; but a check that hangs would be the last thing anybody needs."""
+    """End this process after the limit: nothing should take so long, but a check must never hang."""
     sys.stderr.write(f"\nrankwise check: stopped {_GRACE_S:g} s after its time limit of {limit_s:g} s; a system call does not return\n")
     sys.stderr.flush()
     os._exit(1)

@@ -18,13 +18,13 @@ from typing import Any
 from rankwise.cli import run
 from rankwise.cli.options import parsed
 
-_TOUR = Path(__file__).with_name("tour")  # kept as .py.txt: they are the user's kind of script, not modules of ours
+_TOUR = Path(__file__).with_name("tour")  # scripts as a user would write them; .py.txt, because they are no modules of ours
 _TWO_RANKS = ("--standalone", "--nproc-per-node", "2")
 _HUNG = 70
 
 
 class _OffCourse(Exception):
-    """The tour did not go as planned; the text says where."""
+    """A step of the tour failed; the text says which."""
 
 
 def main(argv: list[str]) -> int:
@@ -157,4 +157,4 @@ def _added_lines(before: str, after: str) -> list[str]:
 
 
 def _say(*lines: str) -> None:
-    print(*lines, sep="\n", flush=True)  # flushed: the job's own lines go to the same place by another way
+    print(*lines, sep="\n", flush=True)  # flushed, because the job writes to the same terminal itself

@@ -80,14 +80,14 @@ def _explain_run(folder: Path, as_json: bool) -> int:
     try:
         verdict = verdict_dict(outcome, exit_code, job.world_size, (job.now_ns - job.started_ns) / 1e9, stuck, diagnose(job))
         text = json.dumps(verdict, indent=2) if as_json else verdict_text(verdict, folder=folder, colour=has_colour(), width=width())
-    except Exception as error:  # evidence may be damaged in ways nobody foresaw, and must never show a traceback
+    except Exception as error:  # evidence may be damaged in any way, and must never end in a traceback
         raise UnreadableInput(f"the evidence in {folder} cannot be understood", why=type(error).__name__) from error
     print(text)
     return 0
 
 
 def _recorded(folder: Path) -> tuple[Outcome, int | None, float | None]:
-    """What only the moment itself could know: outcome, exit code, and how long the job was stuck."""
+    """What was known only at the time of the run: outcome, exit code, and how long the job was stuck."""
     from rankwise.evidence.run_folder import read_plain_file
 
     try:

@@ -6,11 +6,11 @@ import logging
 import os
 import select
 
-_PIECE = 4096  # bytes that a pipe takes at once wherever poll() says that it takes any
+_PIECE = 4096  # bytes that a pipe takes without blocking once poll() says that it is writable
 
 
 class LogOutput(logging.Handler):
-    """Writes lines to a descriptor and never waits: a pipe that nobody reads would stop the whole server. Lines that find no room are
+    """Writes lines to a descriptor and never waits: a pipe without a reader would stop the whole server. Lines that do not fit are
     left out, and the next one that does not says how many."""
 
     def __init__(self, fd: int = 2) -> None:

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     if job.not_started:
         _remove_empty(folder, is_ours=plan.out is None)
         raise UsageError(f"cannot start {plan.command[0]!r}: {job.not_started}", next=("check the command after --",))
-    if job.is_abandoned:  # Python would wait for its threads
+    if job.is_abandoned:  # a normal exit would wait for the watcher's threads
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code)
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """`>&-`, or a daemon's child: what we open next would take their numbers, and the job's output would go there."""
+    """Open closed standard streams (`>&-`, a daemon's child) on /dev/null: else our next files get their numbers and the job's output."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -85,14 +85,14 @@ def _watcher(plan: RunPlan, folder: Path, job: RunningJob) -> Watch:
 
 
 def _remove_empty(folder: Path, is_ours: bool) -> None:
-    """Nothing was started, so there is nothing to keep."""
+    """Remove the run folder of a job that did not start, if it is empty."""
     for place in (folder / "logs", folder, *([folder.parent] if is_ours else [])):
         with contextlib.suppress(OSError):
             place.rmdir()
 
 
 def _become(command: tuple[str, ...], handlers: dict[signal.Signals, Any], error: Exception) -> NoReturn:
-    """What we need cannot be had (no folder for the probe, no thread): then the command runs as if we were not there."""
+    """Run the command without us, because we cannot watch it (no folder for the probe, no thread)."""
     print(f"rankwise: cannot watch this job: {error}; it runs unwatched", file=sys.stderr, flush=True)
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -118,7 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _asks_for_help(argv: list[str]) -> bool:
-    """--help before the script is for us; after it, for the script."""
+    """Whether --help is for us: it is before the script's name; after it, it is for the script."""
     for word in argv:
         if word in ("-h", "--help"):
             return True
@@ -148,7 +148,7 @@ def _make_folder(plan: RunPlan) -> Path:
 
 
 def _make_default_folder(script: str) -> Path:
-    """Make the run folder in the working folder, or in the temporary one where that cannot be written: the job runs anyway."""
+    """Make the run folder in the current folder, or in the temporary one where that cannot be written, so that the job runs anyway."""
     stem = re.sub(r"[^\w.-]", "_", os.path.splitext(os.path.basename(script))[0]) or "job"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem[:100]}"
     try:
@@ -156,7 +156,7 @@ def _make_default_folder(script: str) -> Path:
     except OSError as error:
         import tempfile
 
-        folder = Path(tempfile.mkdtemp(prefix=f"rankwise-run-{name}-"))  # mode 0700, and nobody else's
+        folder = Path(tempfile.mkdtemp(prefix=f"rankwise-run-{name}-"))  # mode 0700, under a name that is not taken
         print(f"rankwise: cannot write to rankwise-runs ({error.strerror}), so the run folder is {folder}", file=sys.stderr)
         return folder
 

@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     arguments = {**file.pool, **{name: value for name, value in given.items() if value is not None}}
     pool = Pool(file.models, **arguments)
     try:
-        read_again = None if options.models is None else partial(_models, options)  # for clients that load a model anew
+        read_again = None if options.models is None else partial(_models, options)  # used when a client loads a model again
         asyncio.run(run(Server(pool, file, chosen, read_again), _begin))
     finally:
         pool.close(cancel=True, timeout=5)

@@ -19,11 +19,11 @@ from rankwise.report.verdict import Outcome, verdict_dict, write_json_atomically
 
 
 class Telling:
-    """Keeps verdict.json and the terminal in step: every finding in the file was printed, and one that is dropped from it is taken back."""
+    """Keeps verdict.json and the terminal consistent: every finding in the file was printed, and one that leaves it is taken back."""
 
     def __init__(self, folder: Path, faults: Faults) -> None:
         self._folder, self._faults = folder, faults
-        self._standing: list[Finding] = []  # on the terminal, and not taken back
+        self._standing: list[Finding] = []  # printed, and not taken back
         self._printed: set[tuple[Any, ...]] = set()
         self._outcome = ""
 
@@ -39,7 +39,7 @@ class Telling:
         self._print(replace(report, findings=self._faults.added_to(report.findings)), output)
 
     def _print(self, report: Report, output: OutputPump) -> None:
-        """A finding in full when it is new; in a line when it comes again or is over."""
+        """Print findings: in full when they are new, in a line when they come again or are over."""
         codes = {finding.code for finding in report.findings}
         over = [finding for finding in self._standing if finding.code not in codes and not _is_note(finding)]
         new = [finding for finding in report.findings if _essence(finding) not in self._printed]
@@ -62,7 +62,7 @@ def _verdict(report: Report) -> dict[str, Any]:
 
 
 def _essence(finding: Finding) -> tuple[Any, ...]:
-    """What makes a finding worth printing once more: not the line at which a busy rank was seen this time."""
+    """What has to change for a finding to be printed in full again: not the line at which a busy rank was seen."""
     return (
         finding.code,
         finding.certain,
@@ -72,7 +72,7 @@ def _essence(finding: Finding) -> tuple[Any, ...]:
 
 
 def _is_note(finding: Finding) -> bool:
-    """Neither a fault nor a suspicion, so it is not announced when it is over."""
+    """Whether a finding is neither a fault nor a suspicion; then its end is not announced."""
     return finding.certain and finding.severity == "info"
 
 

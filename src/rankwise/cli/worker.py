@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     from rankwise.serve.models_file import read_models
 
     models = read_models(options.models)
-    connect(options.broker)  # says at once what is not installed
+    connect(options.broker)  # raises at once where a client library is not installed
     results = options.results or (options.broker if is_redis(options.broker) else str(_own_folder()))
 
     from rankwise.broker.blobs import Blobs
@@ -44,13 +44,13 @@ def main(argv: list[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
         left = worker.run()
-        pool.close(cancel=True, timeout=1)  # what is not done by now goes to another worker
+        pool.close(cancel=True, timeout=1)  # tasks that are not done by now go to another worker
     print(f"answered {worker.answered:,} messages" + (f"; {left:,} more are left to the broker, which delivers them again" if left else ""))
     return 0
 
 
 def _own_folder() -> Path:
-    """The user's cache folder; in /tmp others could put answers of their own in its place."""
+    """The user's cache folder: in /tmp other users could put answers of their own."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "results"
 
 

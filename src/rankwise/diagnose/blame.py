@@ -52,11 +52,11 @@ class Blame:
     why: str
     line: Frame | None = None  # the line that caused it, where one can be told
     certain: bool = True
-    candidates: tuple[Frame, ...] = ()  # lines of which one caused it, where it cannot be told which
+    candidates: tuple[Frame, ...] = ()  # one of these lines caused it, where it is not known which
 
 
 def by_rank_condition(job: JobEvidence, book: SourceBook, sides: list[Side]) -> Blame | None:
-    """A call that stands under `if rank == …` is made by some ranks only; unless the others have their own call for it."""
+    """Only some ranks make a call under `if rank == …`; where the others have such a call of their own, they are to blame for missing it."""
     world, ranks = job.world_size or len(job.ranks), sorted(job.ranks)
     guarded = []
     for side in sides:
@@ -84,12 +84,15 @@ def by_rank_condition(job: JobEvidence, book: SourceBook, sides: list[Side]) -> 
 
 
 def _has_twin(book: SourceBook, side: Side, frame: Frame, others: list[int], world: int) -> bool:
-    """Whether the others' own call of the same collective stands beside; what DDP calls inside of a forward has none."""
+    """Whether the others have a call of the same collective in this function; DDP's own calls inside a forward have none."""
     return not side.inside and book.has_twin_call(frame, side.op, others, side.ranks, world)
 
 
 def _by_two_conditions(book: SourceBook, sides: list[Side], guarded: list[tuple[Side, list[int]]], world: int) -> Blame | None:
-    """Each side's call stands under a condition of its own: `if rank == 0: all_reduce(x) else: broadcast(x)`. Not one order, swapped."""
+    """Each side's call stands under a condition of its own: `if rank == 0: all_reduce(x) else: broadcast(x)`.
+
+    None where both sides make both calls, only in another order.
+    """
     for side, others in guarded:
         if any(_has_twin(book, side, frame, others, world) for frame in side.stack):
             return None
@@ -114,7 +117,7 @@ def by_sync_off(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) ->
 
 
 def by_missing_gradients(job: JobEvidence, inner: Side, outer: Side) -> Blame | None:
-    """One side reduces gradients; the other has been through just as many backwards, and is past the one the first is in."""
+    """One side reduces gradients; the other made as many backwards and is past its last one, so that one reduced fewer gradients."""
     if inner.inside != "backward" or outer.inside in WRAPPER_CALLS:
         return None
     mine, theirs = (job.ranks[side.ranks[0]].counts for side in (inner, outer))
@@ -161,7 +164,7 @@ def undecided(sides: list[Side]) -> Blame:
 def finding_of(
     job: JobEvidence, states: RankStates, blame: Blame, sides: list[Side], summary: str, *, slot: str = "", deadlock: bool = True
 ) -> Finding:
-    """What a blame comes to: who is to blame and where, who waits, why, and what each side is in."""
+    """The finding for a blame: who is to blame and where, who waits, why, and what each side is in."""
     now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(side.frame)}" for side in sides)
     all_ranks = [(rank, side) for side in sides for rank in side.ranks]
     return load_cause(blame.code).finding(

@@ -65,7 +65,7 @@ _UNUSED = "finished reduction in the prior iteration"
 _SIZE_MISMATCH = "doesn't match expected size"
 _ADVICE: dict[int | None, tuple[str, ...]] = {
     signals.SIGKILL: (
-        "the worker was killed, most often for want of memory: fewer workers, less prefetch_factor, smaller samples in memory",
+        "the worker was killed, most often because memory ran out: use fewer workers, a lower prefetch_factor, smaller samples in memory",
     ),
     signals.SIGBUS: ("raise --shm-size of the container, or lower num_workers and prefetch_factor",),
     signals.SIGSEGV: ("look at the named line, or run with num_workers=0 to find the sample that crashes the library it calls",),
@@ -89,7 +89,7 @@ class _RankEnd:
 def find_crash(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """The root cause among the ranks that ended badly; None if none did by itself."""
     ends = sorted(_own_ends(job), key=lambda end: (end.time_ns, end.rank))
-    # A rank of which nothing is known but that it is gone may have ended in peace: whoever is known to have failed comes first.
+    # A rank that is only known to be gone may have ended well, so ranks that are known to have failed come first.
     ends = [end for end in ends if end.raised or end.ended.kind != "vanished" or end.ended.code] or ends
     if not ends:
         return None
@@ -137,7 +137,7 @@ def _is_bad_end(job: JobEvidence, ended: Ended) -> bool:
 
 
 def _others_failed_before(job: JobEvidence, ended: Ended) -> bool:
-    """torchrun ends the rest with SIGTERM when one rank failed: theirs is a consequence."""
+    """Whether another rank failed first: torchrun then ends the rest with SIGTERM, so this end is a consequence."""
     others = (e for e in job.ranks.values() if e.ended is not None and e.ended is not ended)
     return any(other.ended.time_ns <= ended.time_ns for other in others if other.ended and has_failed(job, other))
 
@@ -172,7 +172,7 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
     failed = f"failed{before} with {error_text(raised)}{at(_raise_frame(raised))}"
     if raised.type == "KeyboardInterrupt":
-        code, why = "RW409", "somebody (a user, a scheduler) asked the job to end"
+        code, why = "RW409", "a user or a scheduler asked the job to end"
         failed = "was interrupted from outside (Ctrl-C, SIGINT)"
     elif any(words in text for words in _SHM):
         code, why = "RW406", "shared memory (/dev/shm) is used up" + _shm_left(job)
@@ -214,7 +214,7 @@ def _last_error(message: str) -> str:
 
 
 def _found_by_session(ends: list[_RankEnd]) -> Finding | None:
-    """The finding of `session()`, which every rank raised. A finding about a missing rank says less than one about why it is missing."""
+    """The finding that `session()` raised on every rank; one that says why a rank is missing goes before one that only says it is missing."""
     if ends[0].raised is None or class_name(ends[0].raised.type) != "StartError":
         return None
     findings = [end.raised.finding for end in ends if end.raised and class_name(end.raised.type) == "StartError"]
@@ -277,12 +277,12 @@ def _different_models(job: JobEvidence, raised: Raised) -> Finding | None:
 
 
 def _lost_worker(evidence: RankEvidence, raised: Raised) -> int | None:
-    """A broken connection inside the DataLoader: the worker at its other end is gone, before the DataLoader noticed."""
+    """The pid of a DataLoader worker that died before the DataLoader noticed: the rank then fails with a broken connection to it."""
     is_broken = raised.type in ("ConnectionResetError", "EOFError", "BrokenPipeError", "ConnectionRefusedError")
     if not is_broken or not any("dataloader" in frame.file for frame in raised.stack):
         return None
     dead = [helper for helper in evidence.helpers if helper.ended is not None and not ended_well(helper.ended)]
-    return next((helper.pid for helper in dead), 0)  # 0: gone before it was seen
+    return next((helper.pid for helper in dead), 0)  # 0: the worker was gone before it was seen
 
 
 def _worker_killed(job: JobEvidence, states: RankStates, root: _RankEnd, pid: int, how_it_ended: str) -> Finding:
@@ -295,7 +295,7 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _RankEnd, pid: in
     if own is None and helper is not None and helper.ended is not None:
         own = user_frame(helper.ended.stack)
     oom = any(kill.get("pid") == pid for host in job.hosts for kill in host.oom_kills)
-    how = "; the kernel killed it for want of memory" if oom else ""
+    how = "; the kernel killed it because memory ran out" if oom else ""
     name = f" ({signal_name(helper.ended.signal)})" if helper and helper.ended and helper.ended.signal else ""
     name = name or (f" ({root.ended.said})" if root.ended.said else "")
     worker = f"DataLoader worker (pid {pid})" if pid else "DataLoader worker"
@@ -321,9 +321,7 @@ def _finding_of_end(job: JobEvidence, states: RankStates, root: _RankEnd) -> Fin
     if number in _NATIVE:
         told = _native_crash(job, root, number, frame)
     elif number in _POLITE:
-        told = _End(
-            "RW409", f"was ended from outside by {signal_name(number)}{at(frame)}", "somebody (a scheduler, a user) asked it to end"
-        )
+        told = _End("RW409", f"was ended from outside by {signal_name(number)}{at(frame)}", "a scheduler or a user asked it to end")
     else:
         told = _exit_or_kill(job, evidence, ended, frame, before)
     return load_cause(told.code).finding(
@@ -339,16 +337,16 @@ def _finding_of_end(job: JobEvidence, states: RankStates, root: _RankEnd) -> Fin
 
 @dataclass(frozen=True)
 class _End:
-    """What is told of a rank that ended without an exception."""
+    """What the finding says of a rank that ended without an exception."""
 
     code: str
-    what: str  # follows the rank
+    what: str  # goes on after "rank N"
     why: str
     instead: tuple[str, ...] = ()
     certain: bool = True
     deadlock: bool = True
     frame: Frame | None = None
-    summary: str = ""  # in place of the rank and `what`
+    summary: str = ""  # replaces "rank N" and `what`
 
 
 def _exit_or_kill(job: JobEvidence, evidence: RankEvidence, ended: Ended, frame: Frame | None, before: str) -> _End:
@@ -359,7 +357,7 @@ def _exit_or_kill(job: JobEvidence, evidence: RankEvidence, ended: Ended, frame:
             "RW402", f"left{before}: it called {call}({ended.code}){at(frame)}", "a rank that exits alone leaves the others waiting"
         )
     if ended.kind == "vanished" and ended.code:
-        return _End("RW402", f"exited{before} with code {ended.code}{at(frame)}", "the process said nothing about why; its log may")
+        return _End("RW402", f"exited{before} with code {ended.code}{at(frame)}", "the process did not say why; its log may")
     if proof := _oom_proof(job, evidence):
         return _End("RW404", f"was killed by the kernel: out of memory (SIGKILL){at(frame)}", f"{proof}{memory}")
     name = signal_name(ended.signal) if ended.signal else "SIGKILL"
@@ -367,7 +365,7 @@ def _exit_or_kill(job: JobEvidence, evidence: RankEvidence, ended: Ended, frame:
         why = f"its own code sent the signal{at(frame)}{memory}"
         return _End("RW403", f"killed itself with {name}{before}", why, ("look at the named line: what makes the process kill itself",))
     by = f" by {ended.by}" if ended.by else ""
-    unknown = "nothing proves that memory ran out; somebody killed it" if name == "SIGKILL" else f"nobody in the job handles {name}"
+    unknown = "nothing shows that memory ran out; another process killed it" if name == "SIGKILL" else f"the process does not handle {name}"
     why = f"{f'the signal came{by}' if by else unknown}{memory}"
     if ended.signal is not None:
         return _End("RW403", f"was killed by {name}{by}{before}{at(frame)}", why)
@@ -383,7 +381,7 @@ def _native_crash(job: JobEvidence, root: _RankEnd, number: int, frame: Frame | 
     if number == signals.SIGBUS and any(host.shm_free is not None and host.shm_free < (8 << 20) for host in job.hosts):
         return _End("RW406", f"crashed with SIGBUS{at(frame)}: /dev/shm is full", f"shared memory is used up{_shm_left(job)}")
     if _SIZE_MISMATCH in said:  # gloo checks every message it gets against the buffer it was given
-        frame = user_frame(call.stack) if call is not None else frame  # the crash itself may show any thread
+        frame = user_frame(call.stack) if call is not None else frame  # the crash's own stack may be that of any thread
         why = f"the sizes (counts, splits, shapes) of its call{at(frame)} do not fit those of another rank; gloo ended the process: {said}"
         instead = ("compare what each rank called last, and with which sizes",)
         return _End("RW204", f"was sent more than it expects in {op}", why, instead, certain=False, frame=frame)
@@ -395,11 +393,11 @@ def _native_crash(job: JobEvidence, root: _RankEnd, number: int, frame: Frame | 
         summary = f"NCCL refused {op} on rank {root.rank}: its sizes or splits may not fit those of another rank"
         instead = ("compare the sizes and splits of the ranks' last calls",)
         return _End("RW204", "", f"NCCL's watchdog ended the process: {said}", instead, certain=False, summary=summary)
-    if not root.ended.stack and not said:  # faulthandler ends with the interpreter
+    if not root.ended.stack and not said:  # faulthandler writes no stack once the interpreter has shut down
         last = f"; its last noted call was{at(frame)}" if frame is not None else ""
         why = f"it left no Python line, as when a process crashes after its script's end{last}"
         if root.ended.crashed_after_its_end:
-            why = "its script had come to its end, with success; the process crashed while it left, so there is no Python line"
+            why = "its script had come to its end, with success; the process crashed while it exited, so there is no Python line"
         instead = ("look at the rank's last words in its log, and end its script with dist.destroy_process_group()",)
         return _End("RW405", f"crashed in native code with {name} (signal {number})", why, instead)
     why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"

@@ -20,12 +20,12 @@ from rankwise.diagnose.silent import find_silent
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
 from rankwise.diagnose.waiting import members_of, needed_by
-from rankwise.diagnose.wording import at, error_text, in_short, relative_to, seconds_text, verb
+from rankwise.diagnose.wording import at, error_text, in_short, op_text, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.findings import Finding, ranks_text
 from rankwise.source.book import SourceBook
 
-_OF_WRONG_VALUES = (
+_RAISED_BY_WRONG_VALUES = (
     "AssertionError",
     "ValueError",
     "RuntimeError",
@@ -95,7 +95,7 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
 
 
 def _before_the_end(job: JobEvidence, crash: Finding, book: SourceBook) -> Finding | None:
-    """What the ranks disagreed about before one of them came to its script's end, left, and crashed only then: others wait for it."""
+    """What the ranks disagreed about, where the crash came only after a rank's script had ended and while the others waited for it."""
     ranks = {rank: _without_late_crash(evidence) for rank, evidence in job.ranks.items()}
     if not all(place.rank in ranks and ranks[place.rank] is not job.ranks[place.rank] for place in crash.culprits):
         return None
@@ -111,7 +111,7 @@ def _without_late_crash(evidence: RankEvidence) -> RankEvidence:
 
 
 def _explains(disagreement: Finding, crash: Finding) -> bool:
-    """A mismatch of sizes makes gloo abort a rank, a mismatch of models makes the DDP constructor fail: the crash is its echo."""
+    """Whether the crash follows from the disagreement: different sizes make gloo abort a rank, different models make DDP's constructor fail."""
     if disagreement.code not in ("RW204", "RW205") or crash.code not in ("RW405", "RW401", "RW204"):
         return False
     sites = {(place.file, place.line) for place in disagreement.culprits} | {(wait.file, wait.line) for wait in disagreement.waiting}
@@ -119,20 +119,20 @@ def _explains(disagreement: Finding, crash: Finding) -> bool:
 
 
 def _failed_on_its_result(job: JobEvidence, crash: Finding) -> bool:
-    """What ranks disagreed about silently was the last collective before a check or a computation failed: it worked on garbage."""
+    """Whether ranks failed right after the collective they silently disagreed about, as a check or a computation on its wrong result does."""
     conflict = find_conflict(job)
     failed = [place.rank for place in crash.culprits if place.rank is not None]
     raised = [first_raised(job.ranks[rank]) for rank in failed]
     return (
         conflict is not None
         and bool(failed)
-        and all(one is not None and one.type in _OF_WRONG_VALUES for one in raised)
+        and all(one is not None and one.type in _RAISED_BY_WRONG_VALUES for one in raised)
         and all(last_seq(job.ranks[rank].collectives, conflict.group) == conflict.seq for rank in failed)
     )
 
 
 def _timed_out(job: JobEvidence, states: RankStates, stuck: list[Finding]) -> Finding | None:
-    """torch itself gave up waiting: name the rank it waited for, and what that rank was doing."""
+    """The finding where torch itself gave up waiting: which rank it waited for, and what that rank was doing."""
     late = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and gave_up(evidence))
     late = [rank for rank in late if states[rank].kind == "waiting"]
     if not late:
@@ -144,19 +144,19 @@ def _timed_out(job: JobEvidence, states: RankStates, stuck: list[Finding]) -> Fi
     else:
         doing = "; ".join(f"rank {r} is{at(states[r].frame) or ' elsewhere'}" for r in missing[:3]) or "no rank is known to be missing"
     limit = next((e.inits[-1].timeout_s for r in late if (e := job.ranks[r]).inits and e.inits[-1].timeout_s), None)
-    after = f" ({seconds_text(limit)})" if limit else ""
+    after = f" of {seconds_text(limit)}" if limit else ""
     who = f"{ranks_text(missing)} did not arrive" if missing else "who did not arrive is not known"
     return load_cause("RW410").finding(
-        f"{verb(late, 'gave', 'gave')} up waiting in {state.op} (timeout{after}): {who}",
+        f"{ranks_text(late)} gave up waiting in {op_text(state.op, '')} (timeout{after}): {who}",
         certain=bool(missing),
         culprits=stuck[0].culprits if stuck else tuple(place_at(job.ranks[r], states[r].frame) for r in missing),
         waiting=tuple(wait_of(states[r]) for r in late),
-        why=f"the process group's timeout{after} was over while {verb(late, 'waited', 'waited')} in {state.op_text}{at(state.frame)}; {doing}",
+        why=f"the process group's timeout{after} was over while {ranks_text(late)} waited in {state.op_text}{at(state.frame)}; {doing}",
     )
 
 
 def _all_in_the_same(job: JobEvidence, states: RankStates, waiting: list[int], longest_s: float) -> Finding:
-    """All ranks have come to the same collective, and it takes long. No fault of the program is in sight."""
+    """The finding where all ranks are in the same collective for long: nothing in the program explains it."""
     state, lasting = states[waiting[0]], seconds_text(longest_s)
     if any("nccl" in e.inits[-1].backend for e in job.ranks.values() if e.inits):
         code, summary = "RW502", f"all ranks have queued the same {state.op}; the GPUs have not finished it for {lasting}"

@@ -34,7 +34,7 @@ from rankwise.evidence.records import Frame, JobEvidence
 from rankwise.findings import Finding, ranks_text
 from rankwise.source.book import SourceBook
 
-_ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that most ranks did otherwise is proof enough
+_ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # about what a few ranks did: that most ranks did otherwise is proof enough
 _LEAVING = "a rank that leaves takes its part of every further collective with it"
 _ORDER = ("go over the tensors in the same order on every rank: sort them by name, never iterate over a set",)
 _SAME_SLOT = {
@@ -46,7 +46,7 @@ _SAME_SLOT = {
 
 
 def find_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """The first disagreement between ranks, if there is one; certain, since both sides were seen."""
+    """The first disagreement between ranks, if there is one."""
     return (
         find_group_disagreement(job, states)
         or _slot_disagreement(job, states, book)
@@ -79,7 +79,7 @@ def _slot_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) -
 
 
 def find_other_size(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """The ranks were in step, and one of them gave a tensor of another size or dtype: as their calls show, where torch's record was lost in a crash."""
+    """Ranks that were in step until one gave a tensor of another size or dtype: seen in their Python calls where a crash lost torch's record."""
     first, *others = sorted(job.ranks)
     found = {other: pair for other in others if (pair := find_other_sizes(job, first, other)) is not None}
     if not found:
@@ -95,17 +95,17 @@ def find_other_size(job: JobEvidence, states: RankStates, book: SourceBook) -> F
 
 
 def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict, certain: bool) -> Finding:
-    """All called the same operation there, and not with the same arguments."""
+    """The finding where all ranks called the same operation in a slot, with different arguments."""
     values = conflict.by_value()
     code, words, argument = _SAME_SLOT[conflict.about]
-    certain = certain and len({user_frame(stack) for stack in conflict.stacks.values()}) < 2  # from one line: they belong together
+    certain = certain and len({user_frame(stack) for stack in conflict.stacks.values()}) < 2  # calls of one line belong together
     order = (
         conflict.about == "size"
         and certain
         and (_size_varies_at_line(job, conflict) or not _differ_in_one_dimension(conflict) or _goes_over_tensors(job, book, conflict))
     )
     proven = minority(values) or _ranks_unlike_before(job, conflict)
-    guessed = [] if proven else _ranks_with_named_dtype(job, conflict)  # that the ranks differ is certain, who of them is wrong is not
+    guessed = [] if proven else _ranks_with_named_dtype(job, conflict)  # the ranks do differ; which of them is wrong is a guess
     culprits = proven or guessed or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_argument_text(conflict, ranks[0])}" for ranks in values.values())
@@ -131,7 +131,7 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
 
 
 def find_paired_collectives(job: JobEvidence, guess: Finding) -> list[Finding]:
-    """Different operations that NCCL paired in one slot without an error, so that a job may end well with wrong results."""
+    """Different operations that NCCL paired in one slot without an error: the job may end with success and wrong results."""
     conflict = find_conflict(job)
     if conflict is None or conflict.about != "op":
         return []
@@ -170,7 +170,7 @@ def _with_helper_thread(job: JobEvidence, states: RankStates, conflict: Conflict
 
 
 def _goes_over_tensors(job: JobEvidence, book: SourceBook, conflict: Conflict) -> bool:
-    """The call stands in a loop over something other than numbers or a DataLoader: then each round may have a tensor of its own."""
+    """Whether the call stands in a loop over something other than numbers or a DataLoader: then each round may have a tensor of its own."""
     for rank, stack in conflict.stacks.items():
         frame = user_frame(stack)
         fetches = {one.line for call in job.ranks[rank].calls if call.op == "pass_start" for one in call.stack}
@@ -183,7 +183,7 @@ def _goes_over_tensors(job: JobEvidence, book: SourceBook, conflict: Conflict) -
 
 
 def _differ_in_one_dimension(conflict: Conflict) -> bool:
-    """Tensors that differ in one dimension only, as a longer and a shorter batch do."""
+    """Whether the tensors differ in one dimension only, as a longer and a shorter batch do."""
     shapes = [entry.what.sizes for entry in conflict.entries.values()]
     return len({len(shape) for shape in shapes}) == 1 and sum(len(set(sizes)) > 1 for sizes in zip(*shapes, strict=True)) == 1
 
@@ -279,7 +279,7 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], divergences: l
     if branch is not None:
         return branch
     if agreed is not None and most is not None and set(most.ranks) < set(agreed.ranks):
-        return replace(agreed, ranks=most.ranks)  # it says how they part, and the majority who did
+        return replace(agreed, ranks=most.ranks)  # the argument says how they diverged, the majority says who did
     if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
         return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
     if most is not None or divergences[0] is None:
@@ -320,21 +320,21 @@ def _headline(blame: Blame, sides: list[Side], divergence: Divergence | None) ->
 
 
 def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook, failed: list[int]) -> Finding | None:
-    """Ranks that were not in step any more when a collective failed on some of them: what it failed with is only the echo."""
+    """Ranks that were no longer in step when a collective failed on some of them: its error is only a consequence."""
     sides: dict[object, list[int]] = {}
     last = {rank: history.calls[-1] for rank, e in sorted(job.ranks.items()) if (history := history_of(e)).calls}
-    for rank in failed[:1]:  # of a group: what its other members did
+    for rank in failed[:1]:  # only the members of the failed collective's group have to be in step
         last = {r: last[r] for r in members_of(job, last[rank].group, rank) if r in last} if rank in last else last
     for rank, call in last.items():
         sides.setdefault(key_of(call), []).append(rank)
     ordered = sorted(sides.values(), key=lambda ranks: -len(ranks))
-    if len(ordered) == 1:  # all in the same call, but perhaps not for the same time
+    if len(ordered) == 1:  # all are in the same call, but some may have made it more often
         diverged = [rank for rank in ordered[0][1:] if find_divergence(job, ordered[0][0], rank) is not None]
         ordered = [[rank for rank in ordered[0] if rank not in diverged], diverged] if diverged else ordered
     if len(ordered) < 2 or find_divergence(job, ordered[0][0], ordered[1][0]) is None:
         return None
     if any(set(ranks) - set(members_of(job, last[other[0]].group)) for ranks in ordered for other in ordered):
-        return None  # a collective of a group that some of them do not belong to: they need not be in it
+        return None  # some ranks are not members of the collective's group, so they need not call it
     return _finding_for(job, states, book, [side_of(ranks, last[ranks[0]]) for ranks in ordered], "as their last calls show", True)
 
 
@@ -342,7 +342,7 @@ def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook, fai
 
 
 def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """Ranks that wait for each other in different groups: one of them in a call that the others never make, or all in their own order."""
+    """Ranks that wait for each other in different groups: one side made a call that the others never make, or their orders differ."""
     ring = find_circle(job, states)
     if not ring:
         return None
@@ -351,7 +351,7 @@ def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Fi
         if state.kind == "waiting":
             by_group.setdefault(state.group, []).append(rank)
     sides = _merged([Side.at(ranks, states[ranks[0]]) for ranks in by_group.values()])
-    is_one_group = len({base_group(group) for group in by_group}) == 1  # of two backends
+    is_one_group = len({base_group(group) for group in by_group}) == 1  # a group that gloo and NCCL both serve
     if len(sides) == 2 and not is_one_group and (blame := _alone_in_a_group(job, book, sides, next(iter(by_group)))) is not None:
         there, others = _alone_and_other(blame, sides)
         summary = f"only {ranks_text(there.ranks)} called {there.short_text}; {verb(others.ranks, 'waits', 'wait')} in {others.short_text}"
@@ -360,7 +360,7 @@ def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Fi
 
 
 def _alone_in_a_group(job: JobEvidence, book: SourceBook, sides: list[Side], group: str) -> Blame | None:
-    """Why only one side makes its call: a condition on the rank, an exception that they alone met, a call that the others have passed."""
+    """Why only one side makes its call: a condition on the rank, an exception that only this side met, a line that the others have passed."""
     divergence = find_divergence(job, sides[0].ranks[0], sides[1].ranks[0], group)
     blame = blame_for_divergence(job, book, divergence, sides[0].ranks, sides[1].ranks) if divergence is not None else None
     blame = blame or by_rank_condition(job, book, sides)
@@ -373,12 +373,12 @@ def _alone_in_a_group(job: JobEvidence, book: SourceBook, sides: list[Side], gro
 
 
 def _alone_and_other(blame: Blame, sides: list[Side]) -> list[Side]:
-    """The side whose call only it makes, and the other one; where that one skipped it, it is to blame."""
+    """The side that is alone with its call, then the other one. RW208 blames the first, RW201 the second, which skipped the call."""
     return sides if (sides[0].ranks == blame.ranks) == (blame.code == "RW208") else sides[::-1]
 
 
 def _has_passed(book: SourceBook, other: Side, alone: Side) -> bool:
-    """Whether one side is past the place of the other's call for good: further down in the function they share, out of all loops around it."""
+    """Whether one side can no longer come to the other's call: it is further down in the function they share, out of all loops around it."""
     shared = book.shared_frames(other.stack, alone.stack)
     if shared is None or book.tree(shared[0].file) is None:
         return False
@@ -387,7 +387,7 @@ def _has_passed(book: SourceBook, other: Side, alone: Side) -> bool:
 
 
 def _is_new(divergence: Divergence, ranks: list[int]) -> bool:
-    """Whether these ranks came to a call never made before, and the others to a usual one: then the order is not the cause."""
+    """Whether these ranks came to a call never made before and the others to a usual one: then the order of the groups is not the cause."""
     seen = divergence if divergence.mine.rank in ranks else divergence.swapped()
     if seen.next is None or seen.next_other is None:
         return False
@@ -398,7 +398,7 @@ def _is_new(divergence: Divergence, ranks: list[int]) -> bool:
 
 
 def _missing_in_slot(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """Some ranks wait in a collective; the others have left for good, or wait in another one that these will not reach."""
+    """Some ranks wait in a collective that the others will not join: those have left, or wait in another one for good."""
     doomed = doomed_ranks(job, states)
     slots: dict[tuple[str, str, int | None], list[int]] = {}
     for rank, state in sorted(states.items()):
@@ -468,7 +468,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
 def _odd_ones_out(job: JobEvidence, waiting: list[int], gone: list[int]) -> Blame | None:
     """Blame the minority: the ranks that wait, or the ranks that left."""
     if len(gone) > len(job.ranks) / 2:
-        return Blame("RW208", waiting, f"{verb(gone, 'ended', 'ended')} without this call")
+        return Blame("RW208", waiting, f"{ranks_text(gone)} ended without this call")
     return Blame("RW402", gone, _LEAVING) if len(waiting) > len(job.ranks) / 2 else None
 
 

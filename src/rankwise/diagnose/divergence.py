@@ -18,13 +18,13 @@ from rankwise.source.book import SourceBook
 from rankwise.source.guards import Guard
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
-_FEW = 4  # calls that a rank may have made a second time
+_FEW = 4  # how far back a call may lie that a rank has made again
 
 
 def blame_for_divergence(job: JobEvidence, book: SourceBook, divergence: Divergence, mine: list[int], others: list[int]) -> Blame | None:
     """Which ranks left the common path, and why; None where neither the code nor earlier calls show it."""
     if divergence.is_of_roles:
-        return None  # there is none: their calls stand under conditions on the rank, in functions and loops of their own
+        return None  # there is no common path: each runs functions and loops of its own
     if divergence.mine.rank not in mine:
         mine, others = others, mine
     sides = [side_of(mine, divergence.next), side_of(others, divergence.instead)]
@@ -42,14 +42,17 @@ def blame_for_divergence(job: JobEvidence, book: SourceBook, divergence: Diverge
         _by_condition,
     )
     guarded = by_rank_condition(job, book, sides)
-    if guarded is not None and guarded.code in ("RW201", "RW208"):  # of RW201 the others are to blame, who did not come to their own call
+    if guarded is not None and guarded.code in ("RW201", "RW208"):  # RW201 blames the ranks that did not come to their own call
         guarded = _unpaired(guarded, view if (guarded.ranks == mine) == (guarded.code == "RW208") else back)
     return guarded or next((found for argue in arguments for one in (view, back) if (found := argue(one)) is not None), None)
 
 
 @dataclass(frozen=True)
 class _View:
-    """One view of a divergence: `mine` followed the common path, `others` left it."""
+    """One view of a divergence: `mine` followed the common path, `others` left it.
+
+    Each argument below tries to explain that; in its docstring "these" are the ranks of `mine`.
+    """
 
     job: JobEvidence
     book: SourceBook
@@ -63,8 +66,11 @@ class _View:
 
 
 def _unpaired(blame: Blame, view: _View) -> Blame | None:
-    """A call under a condition on the rank is fine where the other ranks have made theirs in the same function, under the opposite
-    condition (`main_process_first`). Then the one that nobody answers is to blame: it may have been long ago, and paired with another."""
+    """Corrects a blame for a call under a condition on the rank.
+
+    The call is fine where the other ranks made theirs in the same function, under the opposite condition (`main_process_first`). Then the
+    call that no rank answered is to blame: it may have been long ago, and paired with another call.
+    """
     answered, unanswered = _answered(view)
     blamed = view.divergence.next
     if blamed is None or key_of(blamed) not in answered:
@@ -93,8 +99,11 @@ class _Guarded:
 
 
 def _answered(view: _View) -> tuple[set[Key], list[_Guarded]]:
-    """Of the calls under conditions on the rank: those of `mine` that the others have answered as often, from the same function, and the
-    distinct ones of both sides that nobody has."""
+    """Sorts the calls under conditions on the rank.
+
+    Returns the calls of `mine` that the others answered as often from the same function, and one of each call that the other side did not
+    answer.
+    """
     mine = _guarded_calls(view, view.divergence.mine, view.mine, view.others)
     theirs = _guarded_calls(view, view.divergence.other, view.others, view.mine)
     even = {where for where in mine if len(mine[where]) == len(theirs.get(where, ()))}
@@ -103,7 +112,7 @@ def _answered(view: _View) -> tuple[set[Key], list[_Guarded]]:
 
 
 def _guarded_calls(view: _View, history: History, own: list[int], others: list[int]) -> dict[object, list[_Guarded]]:
-    """The calls under a condition, by operation, group and the path to the call without the line of the condition."""
+    """The calls under a condition on the rank, by operation, group and the path to the call without the line of the condition."""
     world, ranks = view.job.world_size or len(view.job.ranks), sorted(view.job.ranks)
     found: dict[object, list[_Guarded]] = {}
     for call in history.calls:
@@ -124,7 +133,7 @@ def side_of(ranks: list[int], call: Call | None) -> Side:
 
 
 def _by_handler(view: _View) -> Blame | None:
-    """The others make a call in an except block, where only those come who met an exception."""
+    """The others make a call in an except block, which only ranks reach that met an exception."""
     there = view.divergence.next_other
     if there is None or was_called(view.divergence, there):
         return None
@@ -139,7 +148,7 @@ def _by_handler(view: _View) -> Blame | None:
 
 
 def _by_data(view: _View) -> Blame | None:
-    """The others' data came to its end, and these have got more batches out of it."""
+    """The others' data has ended, while these have got more batches."""
     if view.divergence.next is None:
         return None
     found = shorter_pass(view.job.ranks[view.others[0]], view.job.ranks[view.mine[0]])
@@ -162,7 +171,7 @@ def _by_data(view: _View) -> Blame | None:
 
 
 def _by_jump(view: _View) -> Blame | None:
-    """The others are where one usually comes a few calls later: they left out what lies between."""
+    """The others are at a call that usually comes a few calls later: they left out the calls between."""
     divergence, missed, there = view.divergence, view.divergence.next, view.divergence.next_other
     if missed is None or there is None or not leads_to(divergence, missed, there):
         return None
@@ -172,14 +181,14 @@ def _by_jump(view: _View) -> Blame | None:
     found = _skipped(view, f", as all ranks did {usual} times before")
     is_known = found.line is not None or bool(found.candidates) or missed.op == "backward" or bool(_other_mode(view))
     last_few = [divergence.mine.key(i) for i in range(max(0, divergence.at - _FEW), divergence.at)]
-    if is_known or key_of(there) not in last_few:  # else it may have been repeated, rather than reached by leaving others out
+    if is_known or key_of(there) not in last_few:  # else the others may have made the call again, and left none out
         return found
     again = f"it called {side_of(view.others, there).text}{at(_line(there))} again, or left out what comes before it: {found.why}"
     return replace(found, why=again, certain=False)
 
 
 def _by_round(view: _View) -> Blame | None:
-    """The others are at the line again that both were at before, a round later: they left out what these do in this round."""
+    """The others are at a line at which both were before, now one round later: they left out what these do in this round."""
     missed, there, before = view.divergence.next, view.divergence.next_other, view.divergence.before
     if missed is None or there is None or before is None or key_of(there) != key_of(before) or key_of(missed) == key_of(before):
         return None
@@ -200,10 +209,10 @@ def _by_loop(view: _View) -> Blame | None:
     if left is None or (there is not None and was_called(view.divergence, there) and _is_a_pass_ahead(view)):
         return None
     if not was_called(view.divergence, missed) and times_followed(view.divergence, view.divergence.before, there):
-        return None  # the others do what is usual, these something new
+        return None  # the others do what is usual, these do something new
     if left.is_in_another and there is not None and not was_called(view.divergence, there) and not view.counts("next_batch")[0]:
         return None  # the others may be at the end of their round, with a call of their own
-    before = _stack(view.divergence.before)  # of a call from an autograd thread there is none
+    before = _stack(view.divergence.before)  # empty for a call from an autograd thread
     if before and not any(left.are_around(frame) for frame in before):
         if there is not None and was_called(view.divergence, missed):
             return None  # both have been through the loop before, and these have only begun it anew
@@ -244,7 +253,7 @@ def _by_loop(view: _View) -> Blame | None:
             False,
             _frames(reasons),
         )
-    if not ends and there is None:  # whichever count of rounds was meant, these wait for ranks that have gone
+    if not ends and there is None:  # whichever number of rounds was meant, these wait for ranks that have ended
         why = f"it ended after fewer rounds than {ranks_text(view.mine)} in {loop}: {reasons_text(exits)}"
         return Blame("RW402", view.others, why, exits[0].frame if len(exits) == 1 else None, certain=False)
     if not ends:
@@ -276,7 +285,7 @@ def _is_a_pass_ahead(view: _View) -> bool:
 
 
 def _possible(view: _View, left: LeftLoops) -> list[Reason]:
-    """The reasons that remain possible: a count of batches may tell that no loader ended on the others alone."""
+    """The reasons that remain possible: not the end of a loader whose batches were counted, nor the end of a fixed range."""
     batches, batches_other = view.counts("next_batch")
     rest = [reason for reason in left.reasons if reason.kind != "data"]
     if (batches or batches_other) and rest:
@@ -299,7 +308,7 @@ def _by_order(view: _View) -> Blame | None:
 
 
 def _by_count(view: _View) -> Blame | None:
-    """The others came to a call after fewer of these ranks' calls than every time before: they left some out, earlier or here."""
+    """The call that these make next came a fixed number of times before the others' call, and now less often: the others left some out."""
     missed, there = view.divergence.next, view.divergence.next_other
     if missed is None or there is None or key_of(missed) == key_of(there):
         return None
@@ -342,7 +351,7 @@ def _other_mode(view: _View) -> str:
 
 
 def _by_novelty(view: _View) -> Blame | None:
-    """These do what was usual; the others make a call that nobody made before. It may still be these that left it out: a suspicion."""
+    """These do what was usual; the others make a call that no rank made before. A suspicion: these may have left it out."""
     divergence, call, there = view.divergence, view.divergence.next, view.divergence.next_other
     if call is None or there is None or was_called(divergence, there):
         return None
@@ -363,12 +372,12 @@ def _by_novelty(view: _View) -> Blame | None:
 
 
 def _by_condition(view: _View) -> Blame | None:
-    """The others' call stands under conditions, these ranks' does not: the conditions came out differently. A suspicion, for each may be meant."""
+    """The others' call stands under conditions that came out differently on these. A suspicion: either call may be the intended one."""
     there, before = view.divergence.next_other, _stack(view.divergence.before)
     if there is None or view.divergence.next is None:
         return None
     if any(is_user_file(reason.frame.file) for reason in find_skips(view.book, before, _stack(view.divergence.next))):
-        return None  # those of a library that these went through hold for all ranks alike, as a rule
+        return None  # conditions in a library usually hold on all ranks alike
     conditions = _conditions_on(view, there)
     if not conditions:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.diagnose.rank_state import RankStates, place_at, wait_of
 from rankwise.diagnose.waiting import doomed_ranks
-from rankwise.diagnose.wording import at, verb
+from rankwise.diagnose.wording import at
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import JobEvidence, NewGroup
 from rankwise.findings import Finding, ranks_text
@@ -54,7 +54,7 @@ def _group_finding(
     theirs = user_frame(made[agreeing[0]][i].stack)
     instead = f"called new_group({list(other)}){at(frame)} instead" if other is not None else f"is{at(frame)}" if frame else "is elsewhere"
     return load_cause(code).finding(
-        f"{verb(agreeing, 'called', 'called')} new_group({list(wanted or ())}){at(theirs)}, but {ranks_text(odd)} {instead}",
+        f"{ranks_text(agreeing)} called new_group({list(wanted or ())}){at(theirs)}, but {ranks_text(odd)} {instead}",
         certain=True,
         culprits=tuple(place_at(job.ranks[rank], frame) for rank in odd),
         waiting=tuple(wait_of(states[rank]) for rank in agreeing if states[rank].kind == "waiting"),

@@ -19,13 +19,16 @@ _NOT_TOGETHER = frozenset(
         "batch_isend_irecv", "send_object_list", "recv_object_list",
     }
 )  # fmt: skip
-_GAP, _TWIN, _NEVER = 4, 2, 1 << 20  # a call that one rank left out costs more than the same call from another line
-_TURN = 5  # the same call from another line, to which both ranks come: more likely one of them is a call ahead
-_NEAR = 1  # from the same line of the user's, by another way through a library
+# What a pair of calls costs in an alignment; two calls that are the same cost nothing.
+_NEAR = 1  # the same operation from the same line of the user's, by another way through a library
+_TWIN = 2  # the same operation from another line
+_GAP = 4  # a call that only one rank made
+_TURN = 5  # the same operation from another line to which both ranks come: more likely one of them is a call ahead
+_NEVER = 1 << 20
 _BAND = 40  # how far two ranks may be apart
 _LONGEST = 1500  # calls after the first difference that are laid side by side
-_SOME_PAST = 8  # calls before which nothing is usual yet
-_SOME_CALLS = 4  # before a divergence that tell whether two ranks do the same at all
+_SOME_PAST = 8  # with fewer calls, nothing is usual yet
+_SOME_CALLS = 4  # the last calls before a divergence, which show whether two ranks run the same code at all
 _LOOK_AHEAD = 24  # how many calls a rank may leave out at once
 
 Key = tuple[object, ...]
@@ -33,7 +36,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class History:
-    """One rank's calls that all ranks make together, oldest first, and the numbers that all its calls were given."""
+    """One rank's calls that all ranks make together, oldest first; `numbers` are their numbers among all calls of the rank."""
 
     rank: int
     calls: tuple[Call, ...]
@@ -59,7 +62,7 @@ class Divergence:
     other: History
     at: int  # index in mine of the first call that the other did not make there
     at_other: int
-    is_in_step_again: bool = False  # the other made no call in its place: after these calls both go on alike
+    is_in_step_again: bool = False  # the other made no call in place of mine: after mine both go on alike
 
     @property
     def before(self) -> Call | None:
@@ -83,7 +86,7 @@ class Divergence:
 
     @property
     def is_of_roles(self) -> bool:
-        """Both have made calls of late, and none in the same function: each runs a part of the program of its own."""
+        """Whether each rank runs its own part of the program: both made calls lately, and none in the same function."""
         mine, other = self.mine.calls[: self.at][-_SOME_CALLS:], self.other.calls[: self.at_other][-_SOME_CALLS:]
         functions, others = _functions(mine), _functions(other)
         are_apart = min(len(mine), len(other)) > 1 and bool(functions and others) and functions.isdisjoint(others)
@@ -115,9 +118,10 @@ def history_of(evidence: RankEvidence) -> History:
 
 
 def _together(evidence: RankEvidence, other: RankEvidence, group: str) -> tuple[History, History]:
-    """Both histories without what each did in groups the other is not in; unless these stand in each other's place.
+    """Both histories without calls in groups that the other rank is not in, unless each such group has a counterpart on the other rank.
 
-    Two rows of a mesh do the same in groups of their own, which get the same names here. A player and its trainers do not.
+    Two rows of a mesh do the same in groups of their own, so their groups get the same names here. The groups of a player and its trainers
+    (reinforcement learning) have no counterparts.
     """
     mine, theirs = history_of(evidence), history_of(other)
     own, others = _own_groups(evidence, other.rank), _own_groups(other, evidence.rank)
@@ -141,10 +145,10 @@ def _without(history: History, evidence: RankEvidence, other: int, groups: set[s
 
 
 def _made_none(evidence: RankEvidence, i: int) -> bool:
-    """True where a call is known to have called no collective: an evaluation without buffers, a step under no_sync."""
+    """Whether a forward or backward is known to have called no collective: an evaluation without buffers, a step under no_sync."""
     call, times = evidence.calls[i], evidence.collectives.created_ns
     if call.op == "forward" and not any(call.mode):
-        return False  # one of training: its backward reduces gradients, whatever the forward itself did
+        return False  # a training forward: its backward reduces gradients, whatever the forward itself did
     if evidence.collectives.is_partial:  # torch's own record died with the process
         following = evidence.calls[i + 1 : i + 2]
         is_over = not call.is_open and all(one.started_ns >= call.ended_ns for one in following)
@@ -162,7 +166,7 @@ def _broadcasts_nothing(evidence: RankEvidence) -> bool:
 
 
 def is_beside(call: Call) -> bool:
-    """Made by a helper thread of the user's, whose calls come at any time; autograd's threads show no line of the user's, or a backward of theirs."""
+    """Whether a helper thread of the user's made the call, at any time. Autograd's threads show no line of the user's, or only a backward."""
     return call.by_helper and bool(call.stack) and not any(frame.function == "backward" for frame in call.stack)
 
 
@@ -179,7 +183,7 @@ def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
 
 
 def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -> Divergence | None:
-    """The place from which on two ranks were not in step any more; None where one is only further than the other."""
+    """The place after which two ranks were no longer in step; None where one is only further than the other."""
     mine, theirs = _from_the_same_call(*_together(job.ranks[rank], job.ranks[other], group))
     mine, theirs = _with_quiet_evaluations(mine, theirs), _with_quiet_evaluations(theirs, mine)
     mine, theirs = _without_quiet_of_its_own(mine, theirs), _without_quiet_of_its_own(theirs, mine)
@@ -198,8 +202,8 @@ def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -
         return None
     i, j, i_end, j_end = found
     if (i == len(mine.calls) and not are_over[0]) or (j == len(theirs.calls) and not are_over[1]):
-        return None  # it is only behind
-    if i == i_end and j_end < len(theirs.calls):  # only the other made calls here: seen from its side
+        return None  # that rank is only behind
+    if i == i_end and j_end < len(theirs.calls):  # only the other rank made calls here, so its history comes first
         return Divergence(theirs, mine, j, i, is_in_step_again=True)
     return Divergence(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
 
@@ -229,14 +233,18 @@ def _num_in(history: History, start: int, end: int, group: str) -> int:
 
 
 def _from_the_same_call(a: History, b: History) -> tuple[History, History]:
-    """Cut off what only one ring still holds: rings forget their oldest calls, and ranks in step number theirs alike."""
+    """Both histories from the same number on: rings forget their oldest calls, and ranks in step give their calls the same numbers."""
     first = max(a.first, b.first)
     a, b = (replace(one.only(lambda number, _: number >= first), first=first) for one in (a, b))
     return a, b
 
 
 def _with_quiet_evaluations(history: History, other: History) -> History:
-    """What DDP broadcast in the first forward of an evaluation it leaves out in the next that trains: one more of the other rank answers it."""
+    """The history with evaluations counted as quiet that a training forward makes up for.
+
+    DDP's broadcast in the first forward of an evaluation replaces that of the next training forward: of this rank, or where the other rank
+    made more training forwards, of the other.
+    """
     trained, trained_other = ([n for n, call in zip(one.numbers, one.calls, strict=True) if _trains(call)] for one in (history, other))
     last = max(trained, default=-1) if len(trained) >= len(trained_other) else _NEVER
     return replace(history, quiet=history.quiet | {number for number in history.evaluations if number < last})
@@ -247,7 +255,7 @@ def _trains(call: Call) -> bool:
 
 
 def _without_quiet_of_its_own(history: History, other: History) -> History:
-    """The history without forwards that called no collective, from places the other rank never reaches: nobody waits for those."""
+    """The history without quiet forwards from places that the other rank never reaches: no rank waits for those."""
     known = {key_of(call) for call in other.calls}
     return history.only(lambda number, call: number not in history.quiet or key_of(call) in known)
 
@@ -260,7 +268,7 @@ def _common_prefix(a: History, b: History) -> int | None:
 
 
 def _differences(a: History, b: History, start: int, are_over: tuple[bool, bool]) -> list[tuple[int, int, int, int]]:
-    """Where the cheapest alignment of the rest is not one to one: first and end index in each."""
+    """The blocks in which the cheapest alignment of the rest is not one to one: first and end index in each history."""
     mine, theirs = a.calls[start : start + _LONGEST], b.calls[start : start + _LONGEST]
     pairs = [(start + i, start + j) for i, j in _align(mine, theirs, are_over)]
     blocks, last = [], (start - 1, start - 1)
@@ -274,8 +282,9 @@ def _differences(a: History, b: History, start: int, are_over: tuple[bool, bool]
 def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) -> list[tuple[int, int]]:
     """The pairs of the cheapest alignment (Needleman-Wunsch within a band).
 
-    What only one side has at the end is free, it is just further; unless the other is over, and never comes to it.
-    Of several places for a gap that cost the same, as in rounds that are all alike, the last one: till then both were in step.
+    Calls that only one side has at the end cost nothing, because that side is just further; they do cost where the other side is over and
+    never comes to them. Of several equally cheap places for a gap (in rounds that are all alike) the last counts: until then both were in
+    step.
     """
     own_a, own_b = ([user_frame(call.stack) for call in calls] for calls in (a, b))
     shared = {key_of(call) for call in a} & {key_of(call) for call in b}
@@ -357,11 +366,11 @@ def _rows(past: tuple[Key, ...]) -> list[tuple[Key, int]]:
 
 
 def times_between(divergence: Divergence, missed: Call, end: Call) -> tuple[set[int], int]:
-    """How often one call was made before each earlier call that ends a row of them, on either rank; and in the other's row that ends now."""
+    """How often `missed` was called before each earlier `end`, on either rank, and how often on the other rank since its last `end`."""
     key, last = key_of(missed), key_of(end)
     before: set[int] = set()
     row = 0
-    for past in divergence.past():  # the other's comes last, so its open row is what is left
+    for past in divergence.past():  # the other rank's comes last, so `row` ends as its count
         row = 0
         for one in past:
             row += one == key
@@ -372,7 +381,7 @@ def times_between(divergence: Divergence, missed: Call, end: Call) -> tuple[set[
 
 
 def has_unusual_step(evidence: RankEvidence) -> bool:
-    """True if a rank with a past came to its last call from one that it never followed before, transfers included."""
+    """Whether the rank's last call followed one that it never followed before (transfers count); False for a rank with few calls."""
     keys = [key_of(call) for call in evidence.calls if call.op not in ("pass_start", "pass_end")]
     steps = list(pairwise(keys))
     return len(steps) > _SOME_PAST and steps[-1] not in steps[:-1]

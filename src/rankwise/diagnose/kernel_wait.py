@@ -1,4 +1,4 @@
-"""The system call a process sleeps in, as the kernel reports it: used where the Python stack shows only a line."""
+"""The kernel function a process sleeps in: used where the Python stack shows only a line."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WAITS = (
     ("fcntl_setlk", "RW304", "waits for a file lock"),
     ("nanosleep", "RW302", "sleeps"),
     ("do_wait", "RW315", "waits for a child process"),
-    ("inet_csk_accept", "RW306", "waits for somebody to connect (socket)"),
+    ("inet_csk_accept", "RW306", "waits for an incoming connection (socket)"),
     ("sk_wait_data", "RW306", "waits for an answer on a network connection (socket)"),
-    ("n_tty_read", "RW318", "waits for somebody to type (breakpoint, input)"),
+    ("n_tty_read", "RW318", "waits for typed input (breakpoint, input)"),
     ("wait_woken", "RW306", "waits for an answer on a network connection (socket)"),
     ("unix_stream", "RW306", "waits for an answer on a local socket"),
 )
@@ -25,7 +25,7 @@ _LOOKS = 3
 
 
 def kernel_wait(rank: RankEvidence) -> tuple[str, str] | None:
-    """Cause and words for a rank that has slept in the same kernel function for several looks; None if it has not, or it tells nothing."""
+    """The cause and the words for a rank that slept in the same kernel function at several looks; None if it did not, or the function says nothing."""
     places = [sample.wchan for sample in rank.samples[-_LOOKS:]]
     if len(places) < _LOOKS or not places[0] or len(set(places)) > 1:
         return None

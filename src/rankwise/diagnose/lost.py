@@ -8,7 +8,7 @@ from rankwise.diagnose.waiting import members_of
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, Place, ranks_text
 
-_PROVEN_SILENT_S = 20.0  # where nothing else says so: so long, and a frozen machine would be no better
+_PROVEN_SILENT_S = 20.0  # silence that proves a node lost without other signs: a machine that froze for so long is no better
 _STUCK_S = 5.0
 
 
@@ -32,7 +32,7 @@ def find_lost_nodes(job: JobEvidence, states: RankStates) -> Finding | None:
     living = [states[rank] for rank, evidence in job.ranks.items() if evidence.alive]
     silent_s = (job.now_ns - max((e.ended.time_ns for e in gone.values() if e.ended), default=job.now_ns)) / 1e9
     is_stuck = bool(living) and all(s.kind in ("waiting", "init") and job.now_ns - s.since_ns > _STUCK_S * 1e9 for s in living)
-    if job.exit_code is None and not is_stuck:  # the others go on, so far: health notes that the node is out of sight
+    if job.exit_code is None and not is_stuck:  # the others go on so far, and RW505 says that this node is out of sight
         return None
     is_felt = any(s.is_echo for s in states.values())
     is_proven = is_stuck and (is_felt or silent_s >= _PROVEN_SILENT_S)

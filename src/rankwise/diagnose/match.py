@@ -76,9 +76,9 @@ def _overflowed(job: JobEvidence, rank: int) -> bool:
 
 
 def _first_conflict(group: str, logs: dict[int, CollectiveLog]) -> Conflict | None:
-    """Ranks whose slots are alike to the last are looked at once: thousands of ranks have a handful of patterns."""
+    """The first slot of a group in which ranks differ. Ranks with equal records are looked at once: thousands of ranks have few patterns."""
     table: dict[Signature, int] = {}
-    in_slot: defaultdict[int, set[int]] = defaultdict(set)  # what was called in each
+    in_slot: defaultdict[int, set[int]] = defaultdict(set)  # slot: what was called in it
     for seqs, whats in {_pattern(group, log, table) for log in logs.values()}:
         for seq, what in zip(array("I", seqs), array("I", whats)):
             in_slot[seq].add(what)

@@ -13,7 +13,7 @@ _SLOW_START_S = 10.0
 
 
 def find_notes(job: JobEvidence, states: RankStates, *, is_well: bool) -> list[Finding]:
-    """Notes never speak of faults; those about pace are only worth it where there is no fault."""
+    """Notes are never about faults; notes about pace are left out where there is a fault."""
     about_pace = [_slow_start(job, states), find_straggler(job)] if is_well else []
     notes = [*about_pace, _restarted(job), _debug_detail(job), _blind(job)]
     return [note for note in notes if note is not None]

@@ -40,7 +40,7 @@ def find_unmatched_p2p(job: JobEvidence, states: RankStates, book: SourceBook) -
         return load_cause("RW212").finding(
             f"rank {rank} waits in {state.op} {'to' if wanted == 'recv' else 'from'} rank {state.peer}, "
             f"which makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
-            certain=len(guilty) == 1 or peer.op in P2P,  # two that wait for each other are both part of it
+            certain=len(guilty) == 1 or peer.op in P2P,  # two ranks that wait for each other are both part of it
             culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in guilty),
             waiting=tuple(wait_of(states[r]) for r in sorted((doomed | {rank}) - set(guilty)) if states[r].kind == "waiting"),
             why=f"rank {rank} is{at(state.frame)}, rank {state.peer} {doing}{tags}{departure}; every send needs its recv{_balance(job, sender, receiver)}",
@@ -50,7 +50,7 @@ def find_unmatched_p2p(job: JobEvidence, states: RankStates, book: SourceBook) -
 
 
 def _beside_a_collective(job: JobEvidence, states: RankStates, book: SourceBook, rank: int, peer: int) -> Finding | None:
-    """The peer is in a collective that this rank never came to, and has answered such transfers before: that call is the one too many."""
+    """The peer answered such transfers before, and is now in a collective that this rank never came to: that collective is one too many."""
     state, other = states[rank], states[peer]
     call = next((call for call in reversed(job.ranks[peer].calls) if call.is_open), None)
     if call is None or other.op in P2P or rank not in needed_by(job, states, peer):
@@ -73,7 +73,7 @@ def _beside_a_collective(job: JobEvidence, states: RankStates, book: SourceBook,
 
 
 def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: int, peer: int) -> tuple[list[int], str]:
-    """Which of two ranks whose transfers do not fit left a loop the other is in, or did what it never did before; else both."""
+    """Which of two ranks with unmatched transfers left the loop the other is in, or did what it never did before; both where that is not known."""
     if states[peer].kind == "ended":
         latest = latest_transfer(job.ranks[rank], states[rank].op, peer)
         answers = num_transfers(job.ranks[peer], "recv" if "send" in states[rank].op else "send", rank, latest.tag) if latest else 0
@@ -85,7 +85,7 @@ def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: 
         if left is not None and _was_in(job.ranks[outside], left):
             return [outside], f"; rank {outside} has left the loop of line {left.left[-1][1].start} that rank {inside} is still in"
     unusual = [r for r in (rank, peer) if has_unusual_step(job.ranks[r])]
-    if len(unusual) == 1 and states[unusual[0]].op in P2P:  # one that is done with its transfers comes to something new as well
+    if len(unusual) == 1 and states[unusual[0]].op in P2P:  # a rank that is done with its transfers also comes to something new
         return unusual, f"; rank {unusual[0]} came here by a way it did not take before"
     return [rank, peer], ""
 
@@ -110,7 +110,7 @@ def _balance(job: JobEvidence, sender: int, receiver: int) -> str:
 
 
 def find_circle(job: JobEvidence, states: RankStates) -> list[int]:
-    """Ranks that wait for each other in collectives of different groups; none without such a circle."""
+    """Ranks that wait for each other in collectives of different groups; empty where there is no such circle."""
     waiting = {rank: needed_by(job, states, rank) for rank in doomed_ranks(job, states)}
     for rank in sorted(waiting):
         path = [rank]
@@ -128,7 +128,7 @@ def find_circle(job: JobEvidence, states: RankStates) -> list[int]:
 
 
 def find_crossed_queues(job: JobEvidence, states: RankStates) -> Finding | None:
-    """On GPUs all ranks have queued everything; where each rank's oldest collective waits for a rank whose oldest is another one, they block."""
+    """Ranks whose queues block each other on GPUs: the oldest collective of each waits for a rank whose oldest collective is another one."""
     heads = {rank: (state.group, state.seq) for rank, state in states.items() if state.kind == "waiting"}
     if len(heads) < len(states) or len({group for group, _ in heads.values()}) < 2:
         return None
@@ -145,7 +145,7 @@ def find_crossed_queues(job: JobEvidence, states: RankStates) -> Finding | None:
 
 
 def circle_finding(job: JobEvidence, states: RankStates, ring: list[int]) -> Finding:
-    """What is wrong with ranks that wait for each other in a circle: the order of their groups, or the device of their tensors."""
+    """The finding for ranks that wait for each other in a circle: because of the order of their groups, or the device of their tensors."""
     if len({base_group(states[r].group) for r in ring}) == 1:
         devices = {r: "CPU tensor (gloo)" if states[r].group.endswith(GLOO_MARK) else "CUDA tensor (nccl)" for r in ring}
         code, of_what = "RW202", {r: f" of a {device}" for r, device in devices.items()}

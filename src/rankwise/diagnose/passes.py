@@ -28,7 +28,7 @@ def passes_of(evidence: RankEvidence) -> list[Pass]:
                 found[opened] = replace(found[opened], batches=call.peer or 0, is_over=True)
     fetched = evidence.counts.get("next_batch", 0)
     for i in range(len(found) - 1, -1, -1):
-        if not found[i].is_over:  # `batches` is what had been fetched when it began; passes that began later had their share
+        if not found[i].is_over:  # its `batches` is still the count at its beginning; passes that began later took some of those since
             shares = sum(one.batches for one in found[i + 1 :])
             found[i] = replace(found[i], batches=max(0, fetched - found[i].batches - shares))
     return found

@@ -30,7 +30,7 @@ _ECHO_TYPES = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError",
 
 @dataclass(frozen=True)
 class RankState:
-    """One rank at the moment of the evidence. kind: waiting, init, before_init, elsewhere, ended."""
+    """One rank at the moment of the evidence. kind: waiting, init, before_init, busy, ended."""
 
     rank: int
     kind: str
@@ -54,10 +54,10 @@ class RankState:
 
 
 class RankStates(dict[int, RankState]):
-    """All ranks' rank_states, and what was worked out from them already: at thousands of ranks nothing may be asked twice."""
+    """The states of all ranks, and what was already worked out from them: with thousands of ranks nothing may be worked out twice."""
 
-    def __init__(self, rank_states: dict[int, RankState]) -> None:
-        super().__init__(rank_states)
+    def __init__(self, states: dict[int, RankState]) -> None:
+        super().__init__(states)
         self.missing: dict[tuple[object, ...], set[int]] = {}
         self.doomed: set[int] | None = None
 
@@ -94,13 +94,13 @@ def _with_its_peer(job: JobEvidence, state: RankState) -> RankState:
 
 
 def lists_its_transfers(rank: RankEvidence) -> bool:
-    """Inside batch_isend_irecv, and not at its last transfer for sure: NCCL's first one waits for the connection, and what follows is not known."""
+    """Whether the rank is inside batch_isend_irecv and may have more transfers to begin: NCCL's first one waits for the connection."""
     open_calls = [call.op for call in rank.calls if call.is_open]
     return "batch_isend_irecv" in open_calls and open_calls[-1] in ("isend", "irecv")
 
 
 def _from_stack_alone(rank: RankEvidence) -> RankState | None:
-    """A rank without the probe: torch's own function on its stack tells what it waits in."""
+    """The state of a rank without the probe: torch's own function on its stack tells what it waits in."""
     thread = main_thread(rank)
     inside = [f.function for f in thread.frames if f.file.endswith("torch/distributed/distributed_c10d.py")] if thread else []
     names = [name for name in inside if not name.startswith("_") and name != "wrapper"]
@@ -112,12 +112,12 @@ def _from_stack_alone(rank: RankEvidence) -> RankState | None:
 
 
 def _was_ended_by_others(rank: RankEvidence, first_failure_ns: int) -> bool:
-    """SIGTERM is how a launcher ends the rest once a rank has failed: what such a rank did until then still counts."""
+    """Whether the launcher ended the rank with SIGTERM after another one had failed: what it did until then still counts."""
     return rank.ended is not None and rank.ended.signal == signal.SIGTERM and 0 < first_failure_ns <= rank.ended.time_ns
 
 
 def has_failed(job: JobEvidence, rank: RankEvidence) -> bool:
-    """Ended badly, so that its launcher ends the rest with SIGTERM.
+    """Whether the rank ended badly, so that its launcher ends the others with SIGTERM.
 
     A lost connection counts only if another rank had left by then: otherwise it was lost to the rank that SIGTERM ended.
     """
@@ -129,12 +129,12 @@ def has_failed(job: JobEvidence, rank: RankEvidence) -> bool:
 
 
 def end_of(rank: RankEvidence) -> Ended | None:
-    """How a rank ended, or came to the end of its script: then its process may still be busy with what runs at exit."""
+    """How a rank ended, or its script: then the process may still be busy with what runs at exit."""
     return rank.ended or rank.leaving
 
 
 def ended_well(ended: Ended | None) -> bool:
-    """Left of its own accord and with success."""
+    """Whether the process left by itself and with success."""
     return ended is not None and not ended.signal and (ended.kind == "finished" or ended.code == 0)
 
 
@@ -202,7 +202,7 @@ def last_call_frame(rank: RankEvidence) -> Frame | None:
 
 
 def _in_call(rank: RankEvidence) -> RankState | None:
-    """What a rank that was aborted had waited in: the first collective that the recorder does not know to be done."""
+    """What an aborted rank was waiting in: the first collective that the recorder does not show as done."""
     pending = _pending_of(rank)
     return _from_pending(rank, pending, rank.calls[-1] if rank.calls else None) if pending is not None else None
 
@@ -240,12 +240,12 @@ def _from_pending(rank: RankEvidence, pending: LoggedCollective, call: Call | No
 
 
 def _on_nccl(rank: RankEvidence) -> bool:
-    """On NCCL a pending collective waits on the GPU whatever the main thread does meanwhile (it may spin at full CPU in a synchronize)."""
+    """Whether the rank uses NCCL, where a pending collective waits on the GPU whatever the main thread does (it may spin in a synchronize)."""
     return "nccl" in rank.inits[-1].backend
 
 
 def _is_helper_threads(rank: RankEvidence, call: Call) -> bool:
-    """A collective that another thread makes does not hold the main thread, which is seen at work somewhere else."""
+    """Whether another thread makes this collective: then the main thread is seen at work somewhere else."""
     thread = main_thread(rank)
     frame = user_frame(call.stack)
     if thread is None or frame is None or not thread.is_active or _looks_idle(rank):
@@ -254,7 +254,7 @@ def _is_helper_threads(rank: RankEvidence, call: Call) -> bool:
 
 
 def _pending_of(rank: RankEvidence) -> LoggedCollective | None:
-    """The first entry that is not done; older ones that were overtaken do not count. Works on the arrays: most logs are all done."""
+    """The first entry that is not done and that no later one has overtaken. Works on the arrays, because in most logs all are done."""
     log = rank.collectives
     first = log.done.find(0)
     if first < 0 or _is_of_before(rank):
@@ -266,7 +266,7 @@ def _pending_of(rank: RankEvidence) -> LoggedCollective | None:
 
 
 def _is_of_before(rank: RankEvidence) -> bool:
-    """Whether torch's record was read at an earlier look, and could not be read again: the rank has ended a collective since that is not in it."""
+    """Whether torch's record is that of an earlier look: the rank has since ended a collective that is not in it."""
     log, own = rank.collectives, {"0", *(made.name for made in rank.groups if rank.rank in made.ranks)}
     last = next((call for call in reversed(rank.calls) if call.op in _RECORDED and call.group in own and not call.is_open), None)
     return last is not None and len(log) > 0 and not log.is_partial and not last.failed and log.created_ns[-1] < last.started_ns
@@ -280,7 +280,7 @@ def _from_call(rank: RankEvidence, call: Call, echo: bool = False) -> RankState:
 
 
 def _in_p2p_wait(rank: RankEvidence) -> RankState | None:
-    """`isend`/`irecv` return at once; their wait() shows only as an idle main thread right after the call."""
+    """The state of a rank in wait() of an `isend` or `irecv`, which shows only as an idle main thread right after the call."""
     last = rank.calls[-1] if rank.calls else None
     if last is None or last.op not in ASYNC_P2P or not _looks_idle(rank):
         return None
@@ -306,7 +306,7 @@ def _looks_idle(rank: RankEvidence) -> bool:
 
 
 def _at_the_end(rank: RankEvidence) -> RankState:
-    """A rank that is gone: if it only fell because another was gone, it counts as waiting where it was."""
+    """The state of a rank that is gone: one that failed only because another was gone counts as waiting where it was."""
     ended = rank.ended or Ended("vanished", rank.last_progress_ns)
     raised = first_raised(rank)
     failed = _last_unfinished(rank)

@@ -1,4 +1,4 @@
-"""Reads from the code what can have kept a rank from a call, or led it out of a loop: the candidates, not the verdict."""
+"""Reads from the code what may have kept a rank from a call, or led it out of a loop: the candidates, not the verdict."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
 
 
 def _met_by_both(book: SourceBook, shared: tuple[Frame, Frame], start: int) -> set[int]:
-    """Lines of conditions that held for both calls at once: not those within a loop that has gone into its next round between them."""
+    """Lines of conditions that held for both calls; without those inside a loop whose next round began between the calls."""
     before, missed = shared
     met = {guard.line for guard in book.guards(before.file, before.line)}
     rounds = [] if start else [loop.start for loop in book.loops_at(missed.file, missed.line) if loop.start <= before.line <= loop.end]
@@ -65,13 +65,13 @@ def _met_by_both(book: SourceBook, shared: tuple[Frame, Frame], start: int) -> s
 
 
 def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoops | None:
-    """The loops around `inside` that `outside` is beyond, innermost first; None where there is none."""
+    """The loops around `inside` that `outside` has left, innermost first; None if there are none."""
     shared = book.shared_frames(inside, outside)
     if shared is None and outside:
         return None
     frames = below(inside, shared[0]) if shared is not None else inside
     if shared is not None and any(loop.start == shared[0].line for loop in book.loops_at(shared[1].file, shared[1].line)):
-        frames = ()  # `for x in generator():` the one in its body has not left what the generator goes round in
+        frames = ()  # `for x in generator():` a rank in the loop's body has not left the loops inside the generator
     left = [(frame, loop) for frame in frames for loop in book.loops_at(frame.file, frame.line)]
     if shared is not None:
         here, there = shared
@@ -94,7 +94,7 @@ def find_catches(book: SourceBook, inside: Stack, outside: Stack) -> list[Reason
 
 
 def _exits(frame: Frame, loop: LoopStatement) -> list[Reason]:
-    """What can end a loop: the statements that leave it, its condition, the end of what it goes over (which a range rarely is)."""
+    """What can end a loop: the statements that leave it, its condition, the end of what it goes over."""
     found = [_of_skip(frame, skip) for skip in loop.exits]
     place = Frame(frame.file, loop.start, frame.function)
     if loop.is_while and loop.text not in ("True", "1"):

@@ -9,14 +9,14 @@ from rankwise.diagnose.rank_state import RankState, place_at, wait_of
 from rankwise.diagnose.wording import verb
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import JobEvidence, RankEvidence
-from rankwise.findings import Finding
+from rankwise.findings import Finding, ranks_text
 
 _REFUSED = re.compile(r"connection refused", re.IGNORECASE)
 _LONG_S = 5.0  # ranks on healthy networks connect in much less
 
 
 def find_stale_store(job: JobEvidence) -> Finding | None:
-    """Certain where a port refused gloo after a restart, for it can only be one of the start before; suspected where gloo still tries."""
+    """Ranks that use addresses of the start before: certain where a port refused gloo after a restart, suspected where gloo still tries."""
     restarted = {rank: e.inits[-1] for rank, e in sorted(job.ranks.items()) if e.inits and e.restarts > 0 and _shares_the_store(e)}
     refused = [rank for rank, init in restarted.items() if _REFUSED.search(init.error)]
     waited_s = {rank: (job.now_ns - init.started_ns) / 1e9 for rank, init in restarted.items() if not init.ended_ns}
@@ -25,7 +25,7 @@ def find_stale_store(job: JobEvidence) -> Finding | None:
         return None
     ranks = refused or trying
     number = max(job.ranks[rank].restarts for rank in ranks)
-    told = verb(ranks, "was refused", "were refused") if refused else verb(ranks, "cannot connect", "cannot connect")
+    told = verb(ranks, "was refused", "were refused") if refused else f"{ranks_text(ranks)} cannot connect"
     finding = load_cause("RW127").finding(
         f"{told} after restart {number}: the rendezvous store still holds the addresses of the ranks that ended",
         certain=bool(refused),

@@ -61,10 +61,10 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
 
 
 def _bad_rounds(job: JobEvidence) -> list[_Round]:
-    """The rounds that do not fit, in order of time; several, because gloo goes on where a rank is sent less than it expects."""
+    """The rounds in which sizes do not fit, in order of time: gloo goes on where a rank is sent less than it expects, so there may be several."""
     has_log = all(len(evidence.collectives) and not evidence.collectives.is_partial for evidence in job.ranks.values())
     if not has_log and any(evidence.num_forgotten for evidence in job.ranks.values()):
-        return []  # our own numbers begin at the oldest call that is still known
+        return []  # our own numbers begin at the oldest call that is still known, which differs between ranks
     rounds: dict[tuple[str, int], dict[int, Call]] = {}
     for rank, evidence in job.ranks.items():
         for group, seq, call in _numbered(evidence, has_log):
@@ -103,7 +103,7 @@ def _checked(job: JobEvidence, group: str, seq: int, calls: dict[int, Call]) -> 
 
 
 def _culprits(pairs: set[tuple[int, int]]) -> tuple[list[int], str]:
-    """Who has the wrong split sizes, and what proves it; nobody where nothing does: a rank that changed its numbers may have done so rightly."""
+    """The ranks with wrong split sizes, and what proves it; none without proof, because a rank that changed its sizes may be right."""
     alone = sorted({sender for sender, receiver in pairs if sender == receiver})
     if alone and all({*pair} & {*alone} for pair in pairs):
         return alone, f"{ranks_text(alone)} does not even agree with itself"

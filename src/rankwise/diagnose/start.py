@@ -40,7 +40,7 @@ def find_start_problem(job: JobEvidence, states: RankStates, book: SourceBook) -
 
 
 def _joined_with_different_world_sizes(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """A smaller world fits into a larger one's store: all ranks pass their init, and stand still in the first collective."""
+    """Ranks with different world sizes whose init succeeded (a smaller world fits into a larger one's store), stuck in their first collective."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
     if not living or any(states[rank].kind != "waiting" for rank in living):
         return None
@@ -105,7 +105,7 @@ def _unresolvable(job: JobEvidence, states: RankStates, book: SourceBook, waitin
                 continue
             line = _setting_line(job, book, job.ranks[ranks[0]], "MASTER_ADDR")
             return load_cause("RW106").finding(
-                f"MASTER_ADDR={name} does not resolve on {host.name} (unknown host), so {verb(ranks, 'cannot', 'cannot')} reach the store",
+                f"MASTER_ADDR={name} does not resolve on {host.name} (unknown host), so {ranks_text(ranks)} cannot reach the store",
                 certain=True,
                 culprits=tuple(place_at(job.ranks[r], line or states[r].frame) for r in ranks),
                 waiting=waits_except(states, ranks),
@@ -178,7 +178,7 @@ def _different_ports(job: JobEvidence, states: RankStates, book: SourceBook, wai
 
 
 def _different_names(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
-    """Two names may mean one host: only a suspicion, and only when nothing else explains the wait."""
+    """Ranks that look for the store under different names: only a suspicion, since two names may mean one host."""
     names = {r: _THIS_HOST.sub("localhost", i.store_address) for r, i in _store_inits(job).items()}
     return _different_stores(job, states, certain=False) if len(set(names.values())) > 1 else None
 
@@ -194,7 +194,7 @@ def _different_stores(job: JobEvidence, states: RankStates, certain: bool) -> Fi
         severity="error" if certain else "warning",
         culprits=tuple(_place_of(job, states, r) for r in odd),
         waiting=waits_except(states, odd),
-        why=f"the store is where rank 0 opens it, at {right}; nobody answers at the other address and port",
+        why=f"the store is where rank 0 opens it, at {right}; nothing answers at the other address and port",
         deadlock=certain,
     )
 
@@ -300,7 +300,7 @@ def _died_before_naming_rank(job: JobEvidence, states: RankStates, book: SourceB
     assert raised is not None
     frame = user_frame(raised.stack)
     places = tuple(place_at(RankEvidence(rank, helper.pid), frame) for rank, helper in zip(missing, failed, strict=True))
-    return _died_finding(states, missing, f"{error_text(raised)}{at(frame)}", places, waiting, "nobody else is missing, and ")
+    return _died_finding(states, missing, f"{error_text(raised)}{at(frame)}", places, waiting, "no other rank is missing, and ")
 
 
 def _missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
@@ -313,7 +313,7 @@ def _missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: li
     world, present = job.world_size or 0, len(job.ranks)
     all_started = any(_is_waiting_for_children(launcher) for launcher in job.launchers)
     return load_cause("RW101").finding(
-        f"{verb(missing, 'never joined', 'never joined')}: WORLD_SIZE is {world} but only {present} of {world} ranks were started ({ranks_text(missing)} missing)",
+        f"{ranks_text(missing)} never joined: WORLD_SIZE is {world} but only {present} of {world} ranks were started ({ranks_text(missing)} missing)",
         certain=all_started,
         severity="error" if all_started else "warning",
         culprits=tuple(place_at(RankEvidence(rank), line) for rank in missing[:64]),
@@ -331,7 +331,7 @@ def _is_waiting_for_children(launcher: Helper) -> bool:
 
 
 def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
-    """All are here and agree, and still they do not meet: the store or the connections between them are out of reach."""
+    """All ranks are here and agree, and still do not meet: they cannot reach the store, or each other."""
     init = job.ranks[waiting[0]].inits[-1] if job.ranks[waiting[0]].inits else None
     if init is None:
         return None
@@ -357,7 +357,7 @@ def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting
         )
     failed = any(not job.ranks[r].alive for r in waiting)
     return load_cause("RW111").finding(
-        f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_store_text(init)}",
+        f"{ranks_text(waiting)} cannot reach the store at {_store_text(init)}",
         certain=failed,
         severity="error" if failed else "warning",
         culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in waiting),

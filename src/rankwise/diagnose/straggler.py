@@ -1,4 +1,4 @@
-"""The rank that keeps the others waiting: found by the order of arrival at collectives; and what it does meanwhile."""
+"""The rank that keeps the others waiting, found by the order of arrival at collectives, and what it does meanwhile."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence, RankEvidence
 from rankwise.findings import Finding
 
-_SLOTS = 20  # a straggler is told from at least so many collectives
-_TELLING = 10  # of which so many have to show a difference
+_SLOTS = 20  # the least number of collectives from which a straggler can be told
+_TELLING = 10  # so many of them have to show a difference
 _LATE_S = 0.008
 _LATE_ALONE_S = 0.05  # where no part of the step is longer than the others'; a core shared with another program costs up to 20 ms
 _USUALLY = 0.85  # chance, on a busy machine, makes a rank the last in three of four
@@ -44,7 +44,7 @@ class _Lag:
 
 
 def find_straggler(job: JobEvidence) -> Finding | None:
-    """The clocks of different hosts are not comparable."""
+    """The rank that arrives last again and again; None on several hosts, because their clocks are not comparable."""
     if len({e.host for e in job.ranks.values()}) != 1 or len(job.ranks) < 2:
         return None
     lag = _find_lag({rank: _arrivals(e.collectives) for rank, e in job.ranks.items()})
@@ -106,7 +106,7 @@ def _delay(arrivals: dict[int, dict[int, int]], slot: int, before: int) -> tuple
 
 
 def _has_joined(job: JobEvidence, rank: int, since_ns: int) -> bool:
-    """A rank that has run out of data and only answers the others' collectives (torch's Join) makes no forward of its own."""
+    """Whether the rank has run out of data and only answers the others' collectives (torch's Join): it makes no forward of its own."""
     forwards = {r: [call for call in e.calls if call.op == "forward" and call.started_ns >= since_ns] for r, e in job.ranks.items()}
     return not forwards[rank] and any(forwards.values())
 
@@ -137,7 +137,7 @@ def _slow_part(job: JobEvidence, rank: int, late_s: float) -> str:
     part, least = max(_PARTS, key=lambda name: more[name]), 0.4 * late_s * 1e3
     if more[part] >= least:
         return part
-    # The others wait in their backward, so that of a rank which is slow in it is as long; on a GPU it holds what was queued before.
+    # The others wait in their backward, so a rank that is slow there takes as long as they do; on a GPU it holds what was queued before.
     return "backward" if _per_step(totals[rank], "backward") >= least and more["backward"] > -0.5 * least else ""
 
 
@@ -147,7 +147,10 @@ def _compared(job: JobEvidence, part: str) -> str:
 
 
 def _busy_at(evidence: RankEvidence, part: str) -> Frame | None:
-    """The line at which it was seen most often, else where that part of the step begins (of code between the parts: the optimizer's step), else its last call."""
+    """The line at which the rank was seen most often; else where that part of the step begins; else its last call.
+
+    For code between the parts that is the line of the optimizer's step.
+    """
     seen = Counter(frame for stack in evidence.glimpses if (frame := user_frame(stack)) is not None)
     if seen:
         function, _ = Counter((frame.file, frame.function) for frame in seen.elements()).most_common(1)[0]

@@ -39,14 +39,14 @@ class Activity:
     frame: Frame | None
     why: str = ""
     moves: bool = False
-    polls: str = ""  # the condition about a file that it looks at again and again, asleep in between
+    polls: str = ""  # the condition about a file that it checks again and again, asleep in between
     with_ranks: tuple[int, ...] = ()  # ranks that share the blame (the holder of a lock)
     certain: bool = False
     deadlock: bool = False
 
 
 def find_stuck(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Finding]:
-    """One finding per rank that others wait for and that is not on its way in any collective."""
+    """One finding per rank that others wait for and that is in no collective itself."""
     waiting = [rank for rank, state in states.items() if state.kind in ("waiting", "init")]
     blockers: dict[int, list[int]] = {
         rank: sorted(set(waiting) - {rank})
@@ -60,8 +60,8 @@ def find_stuck(job: JobEvidence, states: RankStates, book: SourceBook) -> list[F
     found: dict[tuple[str, Frame | None], tuple[Activity, list[int], set[int]]] = {}
     for rank, waiters in sorted(blockers.items(), key=lambda item: (-len(item[1]), item[0])):
         activity = activity_of(job, job.ranks[rank], book)
-        if activity.polls and _is_nobody_at_work(job, rank, waiters):
-            why = f"it looks for a file again and again (`{activity.polls}`), and nobody in the job is at work who could make it come: whoever should may wait for this rank"
+        if activity.polls and _is_job_idle(job, rank, waiters):
+            why = f"it looks for a file again and again (`{activity.polls}`), and no process of the job is at work that could write it: the rank that should may wait for this one"
             activity = replace(activity, doing="sleeps and polls for a file", why=why, moves=False)
         _, ranks, waiting_for = found.setdefault((activity.code, activity.frame), (activity, [], set()))
         ranks.append(rank)
@@ -70,8 +70,8 @@ def find_stuck(job: JobEvidence, states: RankStates, book: SourceBook) -> list[F
     return [_finding(job, states, book, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
 
 
-def _is_nobody_at_work(job: JobEvidence, rank: int, waiters: list[int]) -> bool:
-    """All other ranks have waited long for this one, and no process of the job computes, reads or writes."""
+def _is_job_idle(job: JobEvidence, rank: int, waiters: list[int]) -> bool:
+    """Whether all other ranks have waited long for this one, and no process of the job computes, reads or writes."""
     living = {r: e for r, e in job.ranks.items() if e.alive}
     has_been_quiet = all(job.now_ns - e.last_progress_ns >= job.stall_after_s * 1e9 for e in living.values())
     helpers = [helper for e in living.values() for helper in e.helpers]
@@ -144,7 +144,7 @@ def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
 
 
 class _Look:
-    """One rank, and the line of the user's that it is at."""
+    """One rank, its stack, and the user's line that it is at."""
 
     def __init__(self, job: JobEvidence, rank: RankEvidence, book: SourceBook) -> None:
         self.job, self.rank, self.book = job, rank, book
@@ -208,7 +208,7 @@ def _library_lock(look: _Look) -> Activity | None:
     library = next((name for f in look.frames for name in _LOCK_LIBRARIES if f"/{name}/" in f.file), "")
     if not library or look.here is None:
         return None
-    why = f"the line: {look.text}; whoever holds the lock does not let go of it"
+    why = f"the line: {look.text}; the process that holds the lock does not release it"
     return Activity("RW304", f"waits for a file lock ({library})", look.here, why)
 
 
@@ -237,7 +237,7 @@ def _dataloader(look: _Look) -> Activity | None:
             continue
         line, frames = look.book.line_text(own.file, own.line), _frames_of(worker)
         if _LOCK_LINE.search(line) or (frames and os.path.basename(frames[0].file) == "threading.py"):
-            why = "either the lock was held when the worker was forked, and in the child nobody is left to release it, or the worker took it before"
+            why = "either the lock was held when the worker was forked, and no thread in the child can release it, or the worker took it before"
             return Activity("RW309", f"{doing} waits for a lock", own, why)
         return Activity("RW307", f"{doing} is stuck in {own.function}()", own, f"the worker's line: {line}" if line else "")
     return Activity("RW307", "waits for its DataLoader workers", fetching)
@@ -248,7 +248,7 @@ def _dead_thread(look: _Look) -> Activity | None:
     if not died or look.top_file not in ("threading.py", "queue.py", "_base.py", "connection.py"):
         return None
     last = died[-1]
-    why = f"thread {last.thread} died of {last.type}: {_short(last.message)}{at(user_frame(last.stack))}; nobody is left to wake the main thread"
+    why = f"thread {last.thread} died of {last.type}: {_short(last.message)}{at(user_frame(last.stack))}; no thread is left to wake the main one"
     return Activity("RW312", f"waits for its helper thread {last.thread}, which is dead", look.here, why)
 
 
@@ -340,7 +340,7 @@ def _busy(look: _Look) -> Activity | None:
     # Plain arithmetic on one line is a loop of the user's, not C code that does not return.
     calls_out = same_place and bool(look.frames) and re.search(r"[\w\])]\(|\*\*", text) is not None
     loop = next(iter(look.book.loops_at(here.file, here.line)), None) if here else None
-    # Within a loop every look may catch the same line although the loop moves: only a line that is run once shows that its call does not return.
+    # In a loop every look may catch the same line although the loop moves; only outside of loops it shows that the call does not return.
     if calls_out and loop is None and look.owns_gil:
         why = f"the same line for every look, at {look.cpu:.0%} CPU and holding the GIL: C code (a regular expression, big numbers) that does not return: {text}"
         return Activity("RW310", "is inside native code that holds the GIL", here, why)

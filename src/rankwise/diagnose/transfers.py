@@ -9,7 +9,7 @@ ASYNC_P2P = ("isend", "irecv", "batch_isend_irecv")
 
 
 def has_answered(job: JobEvidence, rank: int, call: Call | None) -> bool:
-    """The peer has begun as many receives from this rank as this rank has begun sends to it (or the reverse): its part is done."""
+    """Whether the peer has done its part: it has begun as many receives from this rank as this rank began sends to it, or the reverse."""
     evidence = job.ranks.get(call.peer) if call is not None and call.peer is not None else None
     if call is None or call.peer is None or evidence is None:
         return False

@@ -12,7 +12,7 @@ _MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
 
 
 def members_of(job: JobEvidence, group: str, rank: int | None = None) -> list[int]:
-    """The ranks of a group, as far as they are known; by `rank`'s own record first, since a name may be another group elsewhere."""
+    """The ranks of a group, as far as they are known; `rank`'s own record counts first, since a name may be another group elsewhere."""
     group = base_group(group)
     if group == "0":
         return sorted(set(range(min(job.world_size or 0, _MAX_WORLD))) | set(job.ranks))
@@ -27,7 +27,7 @@ def members_of(job: JobEvidence, group: str, rank: int | None = None) -> list[in
 def needed_by(job: JobEvidence, states: RankStates, rank: int) -> set[int]:
     """The ranks that a waiting rank waits for: members that have not arrived where it is."""
     state = states[rank]
-    if state.kind != "waiting" or state.op == "destroy_process_group":  # which needs nobody, however long it takes
+    if state.kind != "waiting" or state.op == "destroy_process_group":  # it needs no other rank, however long it takes
         return set()
     if state.op in P2P:
         peer = state.peer
@@ -41,7 +41,7 @@ def needed_by(job: JobEvidence, states: RankStates, rank: int) -> set[int]:
 
 
 def _missing_in(job: JobEvidence, states: RankStates, state: RankState) -> set[int]:
-    """Who has not arrived in a slot: worked out once for all who wait in it."""
+    """The ranks that have not arrived in a slot: worked out once for all ranks that wait in it."""
     # The same name may be another group on other ranks, so its members are part of the slot; the default group is the same for all.
     group = () if base_group(state.group) == "0" else tuple(members_of(job, state.group, state.rank))
     slot = (state.op, state.group, state.seq, state.inside if state.seq is None else "", group)
@@ -52,7 +52,7 @@ def _missing_in(job: JobEvidence, states: RankStates, state: RankState) -> set[i
 
 
 def is_transfer(job: JobEvidence, states: RankStates, rank: int, peer: int) -> bool:
-    """A send and a recv that have found each other need nobody: the bytes are on their way."""
+    """Whether a send and a recv have found each other: then the bytes are on their way, and both need no other rank."""
     state, other = states[rank], states.get(peer)
     wanted = "recv" if "send" in state.op else "send"
     if other is None or other.kind != "waiting" or other.peer not in (rank, None):

@@ -42,7 +42,7 @@ def verb(ranks: list[int] | set[int], one: str, many: str) -> str:
 def op_text(op: str, inside: str) -> str:
     """An operation as a user knows it; `inside` is what DDP or FSDP was doing."""
     if inside not in _INSIDE:
-        return op
+        return "a collective" if op == "unknown" else op
     gradients = "gradients, " if inside == "backward" and "reduce" in op else ""
     return f"{op} ({gradients}{_INSIDE[inside][0]})"
 
@@ -58,7 +58,7 @@ def event_text(op: str) -> str:
 
 
 def first_line(message: str, length: int = 200) -> str:
-    """What an exception says; for one of a DataLoader worker, what it said there."""
+    """The first line of an exception's message; for one that a DataLoader worker raised, the message it had in the worker."""
     lines = [line for line in message.splitlines() if line.strip()]
     if "Original Traceback" in message and lines:
         return lines[-1].strip()[:length]
@@ -91,14 +91,14 @@ def relative_to(finding: Finding, cwd: str) -> Finding:
 
 
 def in_short(finding: Finding) -> Finding:
-    """A summary that fits a line; what was too long for it stands in `why`, whole."""
+    """The finding with a summary that fits a line; a longer one stands whole in `why`."""
     if len(finding.summary) <= _SUMMARY:
         return finding
     head = finding.summary[:_SUMMARY]
     clause = max(head.rfind(mark) for mark in ("; ", ": ", ", ", " (", ". "))
     if clause > _SUMMARY // 2 and _closes_its_brackets(head[:clause]):
         short = head[:clause]
-    else:  # after a word, but no shape or list of ranks is cut in two
+    else:  # cut after a word, but never inside a shape or a list of ranks
         word = max((place for place, sign in enumerate(head) if sign == " " and _closes_its_brackets(head[:place])), default=len(head))
         short = head[:word] + " …" * (not head.startswith(" (", word))
     return replace(finding, summary=short, why=f"{finding.summary}; {finding.why}" if finding.why else finding.summary)

@@ -8,9 +8,9 @@ from typing import Any, get_args, get_type_hints
 from rankwise.evidence.stack import Stack
 from rankwise.thaw import thaw
 
-_MOST = 6000  # records kept of a kind: the first and the last
+_MOST = 6000  # at most so many records of a kind are kept, from the beginning and the end
 
-# name, whether DDP reduces it, checksum and norm of the gradient, the same of the weights; None where it could not be looked at
+# A parameter: name, whether DDP reduces it, checksum and norm of its gradient, the same of its weights; None where it could not be read.
 Row = tuple[str, bool, int | None, float | None, int | None, float | None]
 BufferRow = tuple[str, int, tuple[float, ...]]
 
@@ -34,7 +34,7 @@ class Wrapper(Record):
 
 @dataclass(frozen=True)
 class OptimizerSeen(Record):
-    """An optimizer at its first step: whose parameters it holds."""
+    """An optimizer at its first step: how many of its parameters belong to a wrapped model."""
 
     i: int
     site: int
@@ -54,7 +54,7 @@ class Window(Record):
     first: int
     count: int
     site: int
-    lines: int = 0  # places its backwards were made from
+    lines: int = 0  # number of places its backwards were made from
     places: dict[str, int] = field(default_factory=dict)
     divisor: float | None = None
     root: str = ""
@@ -76,8 +76,8 @@ class StepSeen(Record):
     state: int | None
     buffers: tuple[BufferRow, ...]
     site: int
-    foreign: int = 0  # parameters of no wrapped model, without a gradient
-    unheld: tuple[str, ...] = ()  # parameters of a wrapped model, with a gradient, that are not this optimizer's
+    foreign: int = 0  # parameters of this optimizer that belong to no wrapped model and have no gradient
+    unheld: tuple[str, ...] = ()  # parameters of a wrapped model that have a gradient and are not in this optimizer
     loss: float | None = None
     local: tuple[tuple[str, float | None], ...] = ()  # norms of some gradients of the last backward, before DDP reduced them
 
@@ -99,7 +99,7 @@ class PassBegun(Record):
     is_iterable: bool
     workers: int
     backwards: int
-    data_sum: int | None = None  # of what the dataset holds, where that can be told
+    data_sum: int | None = None  # checksum of what the dataset holds, where it could be read
 
 
 @dataclass(frozen=True)
@@ -189,14 +189,14 @@ class Wrote(Record):
 
 @dataclass(frozen=True)
 class Reduced(Record):
-    """A collective of the user's: what its tensor is, where that can be told."""
+    """A collective of the user's, and what its tensor is, where that is known."""
 
     op: str
     group: str
     n: int
     label: str
     words: tuple[str, ...]
-    values: tuple[float | None, ...]  # where they are few, and on the CPU
+    values: tuple[float | None, ...]  # the tensor's numbers, where they are few and on the CPU
     numel: int
     site: int
 
@@ -218,7 +218,7 @@ class Times(Record):
 
 @dataclass(frozen=True)
 class LinksSeen(Record):
-    """Connections to other hosts: local and remote address, bytes sent, microseconds that these were under way, since each was opened."""
+    """Connections to other hosts: local and remote address, and since each was opened, bytes sent and microseconds they were under way."""
 
     links: tuple[tuple[str, str, int, int], ...]
 
@@ -285,7 +285,7 @@ _KINDS = {f.metadata["kind"]: (f.name, get_args(hint)[0]) for f, hint in zip(fie
 
 
 def total_times(times: tuple[Times, ...], least_steps: int = 10) -> Times | None:
-    """All of a rank's times together; None where there are too few steps to tell."""
+    """The sum of a rank's times; None where there are too few steps."""
     steps = sum(one.steps for one in times)
     if steps < least_steps:
         return None
@@ -323,7 +323,7 @@ class AuditLog:
 
 
 def _goes_on(kept: list[Window], record: Window) -> bool:
-    """Whether this is the latest window of its optimizer again, only longer; then it takes its place."""
+    """Whether the record is the latest window of its optimizer again, only longer; then it replaces that one."""
     at = next((at for at in range(len(kept) - 1, max(-1, len(kept) - 5), -1) if kept[at].i == record.i), None)
     if at is None or (kept[at].first, kept[at].pattern) != (record.first, record.pattern):
         return False

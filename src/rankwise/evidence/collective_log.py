@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-# Every rank has to give these tensors with as many elements, of one dtype; and those have one src or dst on every rank.
+# Collectives in which all ranks' tensors must have the same number of elements and dtype; and those with one src or dst for all ranks.
 SAME_SIZE = frozenset(
     {"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"}
 )
@@ -27,7 +27,7 @@ class Signature:
     reduce_op: str = ""
 
     def compared(self) -> dict[str, Any]:
-        """What ranks that meet in this call must have alike, in the order differences are reported; None for what was not recorded."""
+        """What must be the same on all ranks of this call, in the order differences are reported; None for what was not recorded."""
         is_same_size, is_rooted = self.op in SAME_SIZE, self.op in ROOTED
         return {
             "op": self.op,
@@ -56,7 +56,7 @@ class LoggedCollective:
 
 @dataclass
 class CollectiveLog:
-    """Append-only while it is filled; read-only afterwards. Entries of all groups, in the order they were created."""
+    """One rank's collectives in all groups, in the order they were created. Append-only while it is filled, read-only afterwards."""
 
     signatures: list[Signature] = field(default_factory=list)
     sites: list[Any] = field(default_factory=list)  # stacks, innermost frame first
@@ -66,11 +66,11 @@ class CollectiveLog:
     done: bytearray = field(default_factory=bytearray)
     site: array[int] = field(default_factory=lambda: array("i"))
     origin: bytearray = field(default_factory=bytearray)
-    is_partial: bool = False  # True where only Python calls were seen, not torch's own record
+    is_partial: bool = False  # made from Python calls only, without torch's own record
     _index: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)
 
     def add(self, seq: int, what: Signature, created_ns: int, done: bool, site: Any = None, origin: str = "user") -> None:
-        if not (0 <= seq < 1 << 32 and 0 <= created_ns < 1 << 64):  # before anything is kept: the columns stay of one length
+        if not (0 <= seq < 1 << 32 and 0 <= created_ns < 1 << 64):  # checked first, so that all columns keep the same length
             raise OverflowError(f"#{seq} at {created_ns} ns does not fit")
         self.what.append(self._intern(what, self.signatures))
         self.seq.append(seq)
@@ -112,6 +112,6 @@ class CollectiveLog:
         return index
 
 
-# Calls in which DDP and FSDP make collectives of their own, and the first of those.
+# Calls in which DDP and FSDP make collectives of their own, each with the first of these collectives.
 WRAPPER_CALLS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather", "fsdp_forward": "all_gather_into_tensor"}
 ORIGINS = ("user", *WRAPPER_CALLS)

@@ -23,7 +23,7 @@ _COLLECTIVES = frozenset(
     }
 )  # fmt: skip
 P2P_MARK = ":p2p"
-GLOO_MARK = ":gloo"  # beside NCCL, where both serve the same group
+GLOO_MARK = ":gloo"  # ends a group's name for gloo's collectives, where NCCL serves the same group
 _P2P_NAME = re.compile(r"(send|recv) \d+(?:->|<-)(\d+)")
 _ALIASES = {
     "all_reduce_barrier": "barrier",
@@ -38,7 +38,7 @@ _MAX_ENTRIES = 200_000
 
 
 def read_flights(dumps: list[bytes], calls: tuple[Call, ...], backend: str = "") -> CollectiveLog | None:
-    """The recorders' entries as one log; None if none of these is a recorder dump. `backend` is what the job was started with."""
+    """The recorders' entries as one log; None if none of these is a recorder dump. `backend` is that of init_process_group."""
     found = [entries for dump in dumps if (entries := _entries_of(dump)) is not None]
     if not found:
         return None
@@ -62,7 +62,10 @@ def _entries_of(text: bytes) -> list[dict[str, Any]] | None:
 
 
 def _settled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Calls that NCCL runs as one (a batch of transfers, a gather of uneven parts) end with an entry that alone is marked as done."""
+    """The entries, with all parts marked as done of calls that NCCL runs as one (a batch of transfers, a gather of uneven parts).
+
+    NCCL itself marks only the entry at the end of such a call.
+    """
     found: list[dict[str, Any]] = []
     for entry in entries:
         if not str(entry.get("profiling_name", "")).endswith("coalesced") or entry.get("input_sizes"):
@@ -99,14 +102,14 @@ def log_from_calls(calls: tuple[Call, ...]) -> CollectiveLog:
 
 
 def _sizes_of(given: list[list[int]], op: str) -> tuple[int, ...]:
-    """The shape of the first tensor; of several that are sent as one, how many numbers there are in all."""
+    """The shape of the first tensor; for several tensors that are sent as one, the total number of elements."""
     if op.endswith("coalesced"):
         return (sum(prod(int(n) for n in shape) for shape in given),)
     return tuple(int(n) for n in given[0])
 
 
 def base_group(group: str) -> str:
-    """The group that torch knows: where a job has two backends, each numbers the collectives of a group by itself."""
+    """The group's name in torch, without our mark for a second backend (each backend numbers the collectives of a group by itself)."""
     return group.removesuffix(P2P_MARK).removesuffix(GLOO_MARK)
 
 
@@ -129,7 +132,7 @@ def _add(log: CollectiveLog, entry: dict[str, Any], created: int, call: Call | N
         peer=call.peer if exact and call else None,
         reduce_op=call.reduce_op if exact and call else "",
     )
-    # DDP's own collectives are made in C++: whatever was called from Python inside a forward or backward is the user's.
+    # DDP makes its own collectives in C++, so a collective called from Python inside a forward or backward is the user's.
     origin = call.op if call is not None and call.op in WRAPPER_CALLS else "user"
     # torch marks an entry a moment after the waiter has gone on: a call that has returned from a barrier is over.
     passed = exact and call is not None and call.op == "barrier" and call.ended_ns > 0 and not call.failed

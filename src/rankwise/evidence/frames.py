@@ -9,7 +9,7 @@ from pathlib import Path
 from rankwise.evidence.records import Frame, Raised, Stack
 
 _LIBRARY_MARKS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "rankwise/probe/")
-_OWN = f"{Path(__file__).parents[1]}/"  # where it is installed in a way that none of the marks shows
+_OWN = f"{Path(__file__).parents[1]}/"  # rankwise's own folder, which may lie outside of site-packages
 _HEAD = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$')
 _LAST = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
@@ -36,7 +36,7 @@ def user_frames(stack: Stack) -> Stack:
 
 
 def user_frame(stack: Stack) -> Frame | None:
-    """Where the user's own code is: the innermost of their frames."""
+    """The innermost of the user's frames."""
     frames = user_frames(stack)
     return frames[0] if frames else None
 
@@ -52,7 +52,7 @@ def find_tracebacks(text: str, time_ns: int) -> list[Raised]:
 
 
 def last_exception(text: str) -> str:
-    """What a C++ exception that nobody caught said of itself, as the runtime prints it before it aborts; empty if none did."""
+    """The message of an uncaught C++ exception, as the runtime prints it before it aborts; empty if there is none."""
     _, found, said = text.rpartition("what():")
     return said.strip().split("\n")[0][:400] if found else ""
 

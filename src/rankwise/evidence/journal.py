@@ -94,7 +94,7 @@ class Journal:
         self.sites[int(facts["i"])] = stack_from(facts["frames"])
 
     def _record(self, cls: type, facts: dict[str, Any], **more: Any) -> Any:
-        """A record from a line; `more` is what the line calls by another name."""
+        """A record from a line; `more` has the fields that the line calls by another name."""
         stack = stack_from(facts["frames"]) if "frames" in facts else self.sites.get(facts["site"], ())
         return replace(thaw(cls, {**facts, **more, "stack": []}), stack=stack)
 
@@ -117,7 +117,7 @@ class Journal:
 
     def _on_new_group(self, facts: dict[str, Any]) -> None:
         if facts.get("local"):
-            return  # created by its members alone, and rightly so
+            return  # a group that only its members have to create
         ranks = facts["ranks"]
         members = tuple(int(rank) for rank in ranks) if ranks is not None else tuple(range(self.world_size or 0))
         self.groups.append(NewGroup("", members, int(facts["t"]), 0, self.sites.get(facts["site"], ())))

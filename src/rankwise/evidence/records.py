@@ -66,7 +66,7 @@ class Raised:
     time_ns: int
     thread: str = "MainThread"
     text: str = ""  # the traceback as Python prints it
-    finding: Finding | None = None  # where it is an error of rankwise's own
+    finding: Finding | None = None  # what an error of rankwise's own holds
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Ended:
 
     @property
     def crashed_after_its_end(self) -> bool:
-        """The script had come to its end, with success, before a crash while the process left."""
+        """Whether the process crashed while it exited, after its script had ended with success."""
         return self.kind == "signal" and self.code == 0
 
 
@@ -176,7 +176,7 @@ class Sample:
     read_bytes: int = 0
     written_bytes: int = 0
     swap: int = 0
-    wchan: str = ""  # the kernel function its main thread sleeps in
+    wchan: str = ""  # the kernel function that its main thread sleeps in
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class RankEvidence:
     groups: tuple[NewGroup, ...] = ()
     models: tuple[Model, ...] = ()
     calls: tuple[Call, ...] = ()
-    num_forgotten: int = 0  # calls before these, which have left the ring
+    num_forgotten: int = 0  # number of earlier calls that have left the ring
     collectives: CollectiveLog = field(default_factory=CollectiveLog)
     counts: dict[str, int] = field(default_factory=dict)  # calls by op since the start, also those that left the ring
     threads: tuple[Thread, ...] = ()
@@ -253,7 +253,7 @@ class RankEvidence:
     locks: tuple[FileLock, ...] = ()
     raised: tuple[Raised, ...] = ()
     ended: Ended | None = None
-    leaving: Ended | None = None  # it is still there, but its script has come to its end (atexit, threads that are joined)
+    leaving: Ended | None = None  # how its script ended, while the process is still there (atexit, threads that are joined)
     caught: tuple[Caught, ...] = ()  # exceptions that reached the rank and were caught there
     signals: tuple[SentSignal, ...] = ()  # sent from Python to this process or one below it
     restarts: int = 0
@@ -300,5 +300,5 @@ class JobEvidence:
     log_tails: dict[str, str] = field(default_factory=dict)  # the last lines of each log, by name
     launch_style: str = "torchrun"  # or "command"
     cwd: str = ""  # where the job was started
-    suspected: tuple[Finding, ...] = ()  # what was told last about a rank that kept the others waiting
+    suspected: tuple[Finding, ...] = ()  # the last findings about a rank that kept the others waiting
     blind: tuple[str, ...] = ()

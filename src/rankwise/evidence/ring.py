@@ -29,7 +29,7 @@ class RingView:
 
 
 class RingWindow:
-    """A ring kept mapped, for the question asked many times a second: has anything moved?"""
+    """A ring that stays mapped, to check many times a second whether it has moved."""
 
     def __init__(self, path: Path, num_ops: int) -> None:
         self._size = _HEADER.size + 8 * num_ops
@@ -50,9 +50,9 @@ class RingWindow:
 
 
 def read_ring(path: Path, journal: Journal, is_brief: bool = False) -> RingView | None:
-    """The ring, with numbers turned back into names through the journal; None where there is none or it is not one.
+    """The ring, with numbers turned back into names through the journal; None where the file is missing or no ring.
 
-    In brief, the last calls are enough of a process that trains; of one that only computes forwards, all are read, for what they cost.
+    In brief, only the last calls of a process that trains are read; of one that makes no backward all, because RW784 adds up their times.
     """
     try:
         with path.open("rb") as file:
@@ -77,7 +77,7 @@ def read_ring(path: Path, journal: Journal, is_brief: bool = False) -> RingView 
 
 
 def _read_splits(data: bytes, first: int) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """How much each all_to_all sends to every rank of its group, and expects from it, by number of the call."""
+    """By number of the call: how much each all_to_all sends to every rank of its group, and how much it expects from each."""
     found = {}
     for offset in range(first, min(len(data) - _SPLITS.size, first + (_NUM_SPLITS - 1) * _SPLITS.size) + 1, _SPLITS.size):
         number, num, *counts = _SPLITS.unpack_from(data, offset)

@@ -47,7 +47,7 @@ def _save_ranks(folder: Path, ranks: dict[int, RankEvidence]) -> None:
     for number, evidence in ranks.items():
         save_rank(folder, number, evidence)
     names = {str(number) for number in ranks}
-    for path in folder.iterdir():  # of an earlier verdict, with ranks that this one does not have
+    for path in folder.iterdir():  # files of an earlier verdict whose ranks this one does not have
         if path.stem not in names:
             path.unlink(missing_ok=True)
 
@@ -72,7 +72,8 @@ def rank_as_dict(evidence: RankEvidence) -> dict[str, Any]:
 
 
 def load_evidence(folder: Path) -> JobEvidence:
-    """Read it back. Raises ValueError for what is not evidence, OSError for what cannot be read; damaged ranks are left out and said so."""
+    """Read the evidence back. Raises ValueError for what is not evidence, OSError for what cannot be read; damaged ranks are left out, and
+    `blind` says so."""
     data = _read_json(folder / "job.json")
     if data.get("format") != FORMAT:
         raise ValueError(f"evidence format {data.get('format')!r} is not {FORMAT}")
@@ -169,7 +170,7 @@ def without(record: Any, *left_out: str) -> dict[str, Any]:
 
 
 def read_plain_file(path: Path, limit: int) -> bytes:
-    """A file's bytes; neither a link out of the folder nor a pipe that would block for ever is followed."""
+    """A file's bytes; refuses a link (it may lead out of the folder) and a pipe (reading it may block for ever)."""
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW), "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:

@@ -30,7 +30,7 @@ class Collector:
         self._plan, self._observer, self._logs, self._started_ns = plan, observer, logs, started_ns
         self._stacks = StackReader(live)
         self._sources: dict[str, str] = {}
-        self._cwd = cwd_of(os.getpid())  # of which os.getcwd() would complain once it is removed
+        self._cwd = cwd_of(os.getpid())  # os.getcwd() would raise if the folder was removed
         self._oom_before = oom_count()
         self._seen_links: dict[int, tuple[OpenConnection, ...]] = {}
         self._seen_locks: list[FileLock] = []
@@ -54,7 +54,7 @@ class Collector:
         if depth == "deep":
             alive = {e.pid for e in ranks.values() if e.alive and e.pid is not None}
             self._seen_links, self._seen_locks = connections_of(alive), file_locks(alive)
-        if depth != "end":  # what was seen stays known until the next deep look: a verdict must not change for want of looking
+        if depth != "end":  # what was seen stays known until the next deep look: a verdict must not change because a look was less deep
             ranks = self._with_locks_and_sockets(ranks)
         ranks = self._with_worker_faults(self._with_logged_errors(ranks))
         hosts = (
@@ -107,7 +107,7 @@ class Collector:
         }
 
     def _with_logged_errors(self, ranks: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
-        """A rank that died without the probe left its traceback in the shared log, if anywhere; only where it can be nobody else's."""
+        """Give ranks that died without the probe the traceback in the shared log, where it can be no other process's."""
         unseen = [
             rank for rank, e in ranks.items() if not e.alive and not e.torch and not e.raised and e.ended and e.ended.kind == "vanished"
         ]

@@ -29,7 +29,7 @@ _PROBE = Path(__file__).parent.parent / "probe"
 
 
 def start_job(plan: RunPlan, folder: Path) -> RunningJob:
-    """Start the command of a plan, with the probe in its environment and its output in our hands."""
+    """Start the command of a plan, with the probe in its environment and its output read by us."""
     started_ns = time.time_ns()
     asked = _note_signals(is_torchrun=plan.style == "torchrun")
     _compile_probe()
@@ -46,7 +46,7 @@ def start_job(plan: RunPlan, folder: Path) -> RunningJob:
     control_read, control = os.pipe()
     status, status_write = os.pipe()
     out, err = output.shared_writers
-    output.start()  # what may fail comes before the job, which nothing of ours may end once it runs
+    output.start()  # everything that may fail comes before the job, because no failure of ours may end it
     guardian = subprocess.Popen(
         [
             *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py"))),
@@ -67,16 +67,16 @@ def start_job(plan: RunPlan, folder: Path) -> RunningJob:
 
 
 def _allow_many_files() -> None:
-    """Each rank costs us a few descriptors. Only now, for the job keeps the limit it was given."""
+    """Raise our own limit, since each rank costs us a few descriptors; after the start, so that the job keeps the limit it was given."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _note_signals(is_torchrun: bool) -> list[int]:
-    """From now on the signals that would end us are only written down; what was ignored (nohup) stays so.
+    """From now on signals that would end us are only noted in the returned list; ignored ones (nohup) stay ignored.
 
-    A shell starts what a script puts in the background (&) with SIGINT ignored. torchrun ends on SIGINT all the same, and so do we with it.
+    A shell starts a script's background command (&) with SIGINT ignored. torchrun ends on SIGINT all the same, so we note it too.
     """
     asked: list[int] = []
     if threading.current_thread() is threading.main_thread():
@@ -87,7 +87,7 @@ def _note_signals(is_torchrun: bool) -> list[int]:
 
 
 def _compile_probe() -> None:
-    """Once, where Python does not by itself (PYTHONDONTWRITEBYTECODE): else every process of every job would compile the probe anew."""
+    """Compile the probe once where Python keeps no bytecode (PYTHONDONTWRITEBYTECODE): else each process of each job would compile it."""
     if not sys.dont_write_bytecode:
         return
     for source in (*_PROBE.glob("*.py"), *_PROBE.glob("site/*.py"), *_PROBE.glob("audit/*.py")):
@@ -103,7 +103,7 @@ def _environment(live: Path, output: OutputPump, plan: RunPlan) -> dict[str, str
     env = dict(os.environ)
     site = str(_PROBE / "site")
     env["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [env.get("PYTHONPATH", "")])])
-    env["RANKWISE_SITE"] = site  # for environments that have rankwise installed, where a job sets PYTHONPATH anew
+    env["RANKWISE_SITE"] = site  # read by the .pth file of an installed rankwise, for jobs that replace PYTHONPATH
     env["RANKWISE_PROBE"] = str(live)
     env["RANKWISE_SINK"] = str(live / "sink")
     env["RANKWISE_AUDIT"] = "light" if plan.profile and plan.audit == "off" else plan.audit
@@ -114,7 +114,7 @@ def _environment(live: Path, output: OutputPump, plan: RunPlan) -> dict[str, str
 
 
 def _restart_environment(plan: RunPlan) -> dict[str, str]:
-    """torchrun's store, shared by default, would give restarted ranks the addresses of dead ones; what the user has set stays."""
+    """The variable that gives each restart its own store, unless the user set it: torchrun's shared one holds addresses of dead ranks."""
     name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     return {name: "1"} if plan.may_restart and name not in os.environ else {}
 

@@ -31,18 +31,18 @@ class Faults:
         self._say: Callable[[str], None] = lambda text: None
 
     def tell_to(self, say: Callable[[str], None]) -> None:
-        """From now on, tell of each step that fails for the first time, in one line."""
+        """From now on, give `say` one line for each step that fails for the first time."""
         self._say = say
 
     @contextlib.contextmanager
     def guard(self, step: str) -> Iterator[Guarded]:
-        """`with faults.guard("read the stacks"): …` goes on behind the block, whatever happened in it."""
+        """`with faults.guard("read the stacks"): …` goes on after the block, whatever was raised in it."""
         guarded = Guarded()
         try:
             yield guarded
         except Exception as error:
             guarded.has_failed = True
-            with contextlib.suppress(Exception):  # no memory, no terminal: then it stays unsaid
+            with contextlib.suppress(Exception):  # without memory or a terminal it cannot be told
                 self.note(step, error)
 
     def note(self, step: str, error: Exception) -> None:
@@ -69,7 +69,7 @@ class Faults:
         return tuple(self._first.values())
 
     def added_to(self, findings: list[Finding]) -> list[Finding]:
-        """The findings, one of which says what could not be seen. Asks no catalogue: that may be what failed."""
+        """The findings with one (RW505) that says what could not be seen. Reads no page of a cause: reading them may be what failed."""
         known = next((finding for finding in findings if finding.code == "RW505"), None)
         spots = [spot for spot in self.spots() if known is None or spot not in known.summary]
         if not spots:

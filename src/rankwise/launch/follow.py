@@ -14,7 +14,7 @@ from rankwise.launch.job import TICK_S, RunningJob
 if TYPE_CHECKING:  # loaded while the job starts
     from rankwise.launch.watch import Watch
 
-_STUCK_S = 30.0  # a single step of the watcher that takes so long will not end
+_STUCK_S = 30.0  # a single step of the watcher that takes longer is taken for one that never ends
 
 
 def follow(job: RunningJob, make_watcher: Callable[[], Watch]) -> int:
@@ -43,7 +43,7 @@ def follow(job: RunningJob, make_watcher: Callable[[], Watch]) -> int:
 
 
 def _start(job: RunningJob, make_watcher: Callable[[], Watch]) -> tuple[Watch | None, threading.Thread]:
-    """The watcher in its thread; None where there can be none."""
+    """The watcher in its thread; None where it could not be started."""
     watcher, thread = None, threading.Thread(target=lambda: None)
     with job.faults.guard("watch the job"):
         made = make_watcher()
@@ -54,7 +54,7 @@ def _start(job: RunningJob, make_watcher: Callable[[], Watch]) -> tuple[Watch | 
 
 
 def _run(job: RunningJob, watcher: Watch) -> None:
-    with contextlib.suppress(AttributeError, OSError):  # wait for a free processor: one that a rank is driven from keeps all ranks waiting
+    with contextlib.suppress(AttributeError, OSError):  # take only idle processors: a rank that loses its own keeps all ranks waiting
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with job.faults.guard("watch the job"):
         watcher.run()
@@ -66,7 +66,7 @@ def _note_if_stuck(job: RunningJob, watcher: Watch | None, thread: threading.Thr
 
 
 def _note_thread(job: RunningJob, failed: threading.ExceptHookArgs) -> None:
-    """What ends a thread of ours is for the log, not for the user's terminal."""
+    """Write the exception that ended a thread of ours to the log, not to the user's terminal."""
     name = failed.thread.name if failed.thread is not None else "a thread"
     if isinstance(failed.exc_value, Exception):
         job.faults.note(f"go on with {name!r}", failed.exc_value)

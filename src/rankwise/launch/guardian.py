@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     folder, command = argv[3], argv[4:]
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    ignored = [int(number) for number in _IGNORED if signal.getsignal(number) == signal.SIG_IGN]  # by nohup, say: the job inherits that
+    ignored = [int(number) for number in _IGNORED if signal.getsignal(number) == signal.SIG_IGN]  # as nohup does: the job inherits it
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     wake_read, wake_write = os.pipe()
@@ -40,12 +40,12 @@ def main(argv: list[str]) -> int:
             if not guard_once(control, status, wake_read):
                 shutil.rmtree(folder, ignore_errors=True)
                 return 0
-        except (OSError, MemoryError, ValueError):  # no descriptor, no memory: without us the job would be nobody's
+        except (OSError, MemoryError, ValueError):  # go on without descriptors or memory: nothing else would end the job
             time.sleep(0.2)
 
 
 def guard_once(control: int, status: int, wake_read: int) -> bool:
-    """Wait for news, and pass them on; False once the launcher is gone, and everything else too."""
+    """Wait for an event and report it; False once the launcher is gone and all processes of the job have been ended."""
     ready, _, _ = select.select([control, wake_read], [], [], 1.0)
     if wake_read in ready:
         drain(wake_read)
@@ -55,7 +55,7 @@ def guard_once(control: int, status: int, wake_read: int) -> bool:
     word = os.read(control, 64)
     end_everything(status, grace_s=float(word.split()[0]) if word else 0.0)
     if word:
-        reap(status)  # what died after the last look: nobody reads on after this
+        reap(status)  # report what died after the last look: the launcher stops reading at "all_gone"
         tell(status, {"event": "all_gone"})
     return bool(word)
 

@@ -31,7 +31,7 @@ def find_host_facts(addresses: set[str], ports: set[int]) -> HostFacts:
 
 
 def oom_count() -> int:
-    """How often the kernel killed in this cgroup for want of memory, so far."""
+    """How often the kernel has killed a process in this cgroup because memory ran out."""
     try:
         text = Path("/sys/fs/cgroup/memory.events").read_text()
     except OSError:
@@ -47,7 +47,7 @@ def _resolves(name: str) -> bool:
 
 
 def _oom_kills() -> list[dict[str, object]]:
-    """Kills for want of memory that the kernel log mentions (where it may be read)."""
+    """Out-of-memory kills that the kernel log mentions (where it may be read)."""
     kills: list[dict[str, object]] = []
     with (
         contextlib.suppress(OSError),

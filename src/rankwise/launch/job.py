@@ -1,4 +1,4 @@
-"""A running job under its guardian: which processes ended, with which code, and how the rest is ended. Must not fail, so it does little."""
+"""A running job under its guardian: which processes ended, with which code, and how the rest is ended. Does little, as it must not fail."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RunningJob:
     control: int  # a word here ends the job; so does closing it
     status: int  # the guardian's reports
     started_ns: int
-    asked: list[int]  # signals that came in, noted from before the start on: none may end us while the job is ours
+    asked: list[int]  # signals we received: they are only noted, because none may end us while we have a job
     faults: Faults
     code: int | None = None  # the command's, once it has ended
     not_started: str = ""  # why there is no command
-    is_abandoned: bool = False  # by a watcher that is stuck, and will not end with us
+    is_abandoned: bool = False  # the watcher's thread is stuck, and Python would wait for it at exit
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)  # every process that ended: code, time
     _main_pid: int = 0
     _asked_at: float | None = None
@@ -57,7 +57,7 @@ class RunningJob:
             if not data:  # the guardian is gone
                 self._is_all_gone = True
                 self.code = 1 if self.code is None else self.code
-        while self._events:  # one that could not be taken now is still there at the next look
+        while self._events:  # an event leaves the queue only once it was taken
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 self._take_event(json.loads(self._events[0]))
             self._events.popleft()
@@ -75,7 +75,7 @@ class RunningJob:
             self._is_all_gone = True
 
     def _pass_on_signals(self) -> None:
-        """The first signal goes to the command, which may end in its own way; the second, or some time later, ends everything."""
+        """Send the first signal to the command, which may end in its own way; a second signal, or ten more seconds, ends everything."""
         if not self.asked or not self._main_pid:
             return
         if self._asked_at is None:
@@ -94,7 +94,7 @@ class RunningJob:
             self._read_events(TICK_S)
 
     def end(self) -> None:
-        """The very end, at which the guardian ends whatever may be left, and itself. What the watcher did before is not done again."""
+        """End what is left of the job, then the guardian. Steps that the watcher has already done are not done again."""
         if not self._is_all_gone:
             with self.faults.guard("end what the command left behind"):
                 self.end_all(END_GRACE_S)

@@ -20,14 +20,14 @@ from rankwise.launch.tags import TagReader
 from rankwise.launch.terminal import Terminal
 
 _CHUNK = 1 << 16
-_PROMPT_S = 0.15  # an unfinished line that rests so long is a prompt, or something else to be seen now
-_REST_S = 0.05  # after a failure: whatever failed is there again at once
+_PROMPT_S = 0.15  # an unfinished line that does not grow for so long is a prompt, or something else to show now
+_REST_S = 0.05  # pause after a failure, because the same event is there again at once
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")  # only real line ends: not the form feeds and others of splitlines()
 
 
 @dataclass
 class _Source:
-    """One stream of one process; pid None is the launcher's own pipe, shared by whoever did not get one of their own."""
+    """One stream of one process; pid None is the launcher's own pipe, shared by all processes without a pipe of their own."""
 
     pid: int | None
     to_stderr: bool
@@ -35,8 +35,8 @@ class _Source:
     partial_s: float = 0.0  # when the partial line last grew
     mid_line: bool = False  # the last piece shown did not end its line
     after_return: bool = False  # it ended in a carriage return: a progress bar, or "\r\n" cut in two
-    tags: TagReader | None = None  # for a stream that ranks share, and that says whose each piece is
-    ranks: dict[int, _Source] = field(default_factory=dict)  # theirs
+    tags: TagReader | None = None  # for a stream that ranks share, in which tags say which rank each piece is from
+    ranks: dict[int, _Source] = field(default_factory=dict)  # the sources of those ranks
 
 
 def _private(path: str, flags: int) -> int:
@@ -65,7 +65,7 @@ class OutputPump:
             read_end, write_end = os.pipe()
             self._add(read_end, _Source(None, to_stderr, tags=TagReader() if is_tagged else None))
             self.shared_writers.append(write_end)
-        self._lock = threading.RLock()  # a fault noted under it is said under it
+        self._lock = threading.RLock()  # reentrant: a fault noted while it is held is printed through `say`
         self._ending = False
         self._is_done = False
         self._is_muted = False
@@ -83,7 +83,7 @@ class OutputPump:
         self._thread.start()
 
     def hand_over(self) -> None:
-        """The writing ends now belong to the job alone."""
+        """Close our copies of the pipes' writing ends: from now on only the job holds them."""
         for fd in self.shared_writers:
             os.close(fd)
         self.shared_writers = []
@@ -100,7 +100,7 @@ class OutputPump:
                 self._merge(self._logs / f"pid-{pid}.log", self._logs / f"rank-{rank}.log")
 
     def last_output(self, pid: int | None) -> str:
-        """The end of what a process has printed so far; None is the command, and who shares its pipe."""
+        """The end of what a process has printed so far; None stands for the command and all that share its pipe."""
         return tail_of(self._log_path(pid))
 
     def complete_log(self, rank: int, files: list[str]) -> None:
@@ -109,7 +109,7 @@ class OutputPump:
         with contextlib.suppress(OSError):
             target.touch(mode=0o600)
             for file in dict.fromkeys(files):
-                if Path(file).is_file() and not target.samefile(file):  # else it would be copied onto its own end for ever
+                if Path(file).is_file() and not target.samefile(file):  # a file appended to itself would never end
                     with open(file, "rb") as source, target.open("ab") as log:
                         shutil.copyfileobj(source, log)
 
@@ -124,11 +124,11 @@ class OutputPump:
             self._terminal.write(True, text.encode(errors="backslashreplace") + b"\n")
 
     def mute(self) -> None:
-        """The verdict is told: what the job still says while it is being ended goes to the logs only."""
+        """After the verdict: what the job still prints while it is being ended goes to the logs only."""
         self._is_muted = True
 
     def stop(self) -> None:
-        """Take in what is still in the pipes, then end. Done once, however often it is asked for."""
+        """Take in what is still in the pipes, then end. Only the first call does so."""
         if self._ending:
             return
         self._ending = True
@@ -157,15 +157,15 @@ class OutputPump:
         self._selector.close()
 
     def _turn(self) -> None:
-        """Wait for something to read, and read it; nobody's trouble keeps the others waiting."""
+        """Wait for something to read, and read it; a stream that fails does not hold up the others."""
         ready = self._selector.select(0 if self._ending else _PROMPT_S if self._unfinished else None)
         if self._ending and not any(key.data is not None for key, _ in ready):
             self._is_done = True
             return
-        if any(key.data == self._accept for key, _ in ready):  # who is who comes before what they say
+        if any(key.data == self._accept for key, _ in ready):  # ranks name themselves before their output is shown
             with self._faults.guard("tell the ranks' output apart") as hearing:
                 self._accept()
-            if hearing.has_failed:  # no descriptor is left, say: who calls goes on without us, and is still there at the next look
+            if hearing.has_failed:  # for example no descriptor is left; the message is still there at the next look
                 time.sleep(_REST_S)
         for key, _ in ready:
             if isinstance(key.data, _Source):
@@ -185,7 +185,7 @@ class OutputPump:
                     self._take_message(link)
 
     def _take_message(self, link: socket.socket) -> None:
-        """The sender waits for the answer before it lets go of the pipe it had."""
+        """Take one message; its sender waits for our answer before it closes the pipe it had."""
         link.settimeout(1.0)
         header, fds, _, _ = socket.recv_fds(link, 64, 2)
         pid, names, rank = header.decode().split()
@@ -225,7 +225,7 @@ class OutputPump:
             if rank is None:
                 self._take(source, piece)
                 continue
-            stand_in = -1 - rank  # in place of a pid, which mpirun does not tell
+            stand_in = -1 - rank  # in place of the pid, which mpirun's tag does not hold
             self._ranks[stand_in] = rank
             self._take(source.ranks.setdefault(rank, _Source(stand_in, source.to_stderr)), piece)
 
@@ -246,7 +246,7 @@ class OutputPump:
             self._unfinished[id(source)] = source
 
     def _show_unfinished(self) -> None:
-        """A prompt has no line end, and waits to be seen."""
+        """Show lines that have rested unfinished: a prompt has no line end."""
         for key, source in list(self._unfinished.items()):
             if not source.partial:
                 del self._unfinished[key]
@@ -276,7 +276,7 @@ class OutputPump:
             _write_plainly(source, data)
 
     def _show(self, source: _Source, data: bytes) -> None:
-        """Onto the terminal, with the rank in front of each line."""
+        """Write to the terminal, with the rank in front of each line."""
         rank = self._ranks.get(source.pid) if source.pid is not None else None
         if rank is not None:
             prefix = f"[rank {rank}] ".encode()
@@ -329,6 +329,6 @@ def tail_of(path: Path) -> str:
 
 
 def _write_plainly(source: _Source, data: bytes) -> None:
-    """The job's own words, whatever else fails."""
+    """Write the job's output as it came: it must reach the terminal whatever else fails."""
     with contextlib.suppress(OSError):
         os.write(2 if source.to_stderr else 1, data)

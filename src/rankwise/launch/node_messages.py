@@ -1,4 +1,4 @@
-"""Packs evidence and verdicts into messages that fit the rendezvous store; messages of other nodes are not trusted when unpacked."""
+"""Packs evidence and verdicts into messages that fit the rendezvous store; unpacking checks them, because other nodes are not trusted."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _unpack(data: bytes) -> dict[str, Any]:
 
 
 def _fitting(facts_of: Callable[[int], dict[str, Any]]) -> bytes:
-    """The first of three forms, each slimmer than the one before, that fits the store; empty where none does."""
+    """The first of three forms, each smaller than the one before, that fits the store; empty where none does."""
     packed = (zlib.compress(json.dumps(facts_of(slim), default=str).encode(), 3) for slim in (0, 1, 2))
     return next((data for data in packed if len(data) <= MAX_VALUE), b"")
 

@@ -37,7 +37,7 @@ _PORTS = {"c10d": 29400, "static": 29500}
 
 Look = Callable[[str], JobEvidence]
 Sent = tuple[dict[str, Any], bytes]
-Received = tuple[dict[str, Any], bytes, float, int]  # and when
+Received = tuple[dict[str, Any], bytes, float, int]  # a message and when it came, by two clocks
 
 
 class OneNode:
@@ -67,7 +67,7 @@ class OneNode:
         return job
 
     def stop_order(self) -> Verdict | None:
-        """The verdict of another node that has stopped the job as hung, so that this one is to stop as well."""
+        """The verdict of another node that has stopped the job as hung: this node has to stop as well."""
         return None
 
     def publish(self, verdict: Verdict) -> Verdict:
@@ -75,7 +75,7 @@ class OneNode:
         return verdict
 
     def last_job(self, job: JobEvidence, is_hurried: bool) -> JobEvidence:
-        """This node's job has ended: the evidence of all nodes, waited for as long as it makes sense, or not at all."""
+        """The evidence of all nodes after this node's job has ended; when hurried, waits less for the others."""
         return job
 
     def other_nodes(self) -> list[Peer]:
@@ -83,7 +83,7 @@ class OneNode:
         return []
 
     def leave(self) -> None:
-        """Wait until the others have the last message, then end."""
+        """Wait until the others have read the last message, then end."""
 
 
 def join_nodes(plan: RunPlan, observer: Observer, look: Look) -> OneNode:
@@ -113,16 +113,16 @@ class SeveralNodes(OneNode):
         self._started_s = time.monotonic()
         self._number = 0
         self._peers: dict[int, Peer] = {}
-        self._channels: dict[str, tuple[float, int]] = {}  # living ones: when last heard, and the serial written there
-        self._verdicts: dict[str, tuple[float, Verdict | None]] = {}  # channel: when seen, and what it says
+        self._channels: dict[str, tuple[float, int]] = {}  # working channel: when last heard, and the serial written there
+        self._verdicts: dict[str, tuple[float, Verdict | None]] = {}  # channel: when its verdict was seen, and the verdict
         self._status: dict[str, Any] = {}
         self._serial, self._ask, self._version = 0, 0, 0
         self._depth = "flight"
         self._answers: dict[int, int] = {}
         self._posts: dict[str, bytes] = {}
         self._ranks: dict[int, int] = {}  # of this node
-        self._joined: list[int] = []  # those of them that have called init_process_group
-        self._restarted_ns = 0  # when these took the place of others
+        self._joined: list[int] = []  # of those, the ranks that have called init_process_group
+        self._restarted_ns = 0  # when the present processes replaced earlier ones
         self._counted_s = 0.0
         self._looked_s = 0.0
         self._asked_s = 0.0
@@ -246,7 +246,7 @@ class SeveralNodes(OneNode):
         return bool(self._ranks) and not any(self._observer.is_alive(pid) for pid in self._ranks.values())
 
     def ask(self, job: JobEvidence, depth: str) -> None:
-        """The questions known at the last turn were asked before `job` was collected, so it answers them too."""
+        """Ask, and post `job`: it also answers the others' questions known at the last turn, which are older than it."""
         self._asked, self._asked_s = job, time.monotonic()
         self._resting = {pid: ns for pid, ns in self._observer.moved_ns.items() if job.now_ns - ns > 1e9}
         self._ask, self._depth = self._ask + 1, depth
@@ -268,14 +268,14 @@ class SeveralNodes(OneNode):
         return self._merged(job, [f"node {peer.host} does not answer: what is known of its ranks is old" for peer in silent])
 
     def _is_too_early(self, job: JobEvidence) -> bool:
-        """Ranks are still missing, and the nodes they may be on have had no time to be heard of."""
+        """Whether ranks are still missing whose nodes had too little time to be heard of."""
         complete = len(self._peers) + 1 >= self._num_nodes or sum(len(p.ranks) for p in self._peers.values()) + len(job.ranks) >= (
             job.world_size or 0
         )
         return not complete and time.monotonic() - self._started_s < _JOIN_S and self._relay.poll() is None
 
     def _has_moved_since(self) -> bool:
-        """A rank that rested when the question was asked moves again: its evidence does not fit the others' any more."""
+        """Whether a rank that rested when the question was asked moves again: then its evidence no longer fits the others'."""
         return any(self._observer.moved_ns.get(pid, 0) != ns for pid, ns in self._resting.items())
 
     def _merged(self, job: JobEvidence, blind: Iterable[str] = ()) -> JobEvidence:
@@ -293,7 +293,7 @@ class SeveralNodes(OneNode):
     # -- who is there ---------------------------------------------------------------------------------------------------------
 
     def _current(self) -> list[Peer]:
-        """The nodes that belong to the job now: not nodes it went on without, nor old numbers of nodes that came back."""
+        """The nodes that belong to the job now: without nodes the job went on without, and old numbers of nodes that came back."""
         heard = sorted((peer for peer in self._peers.values() if peer.heard_ns), key=lambda peer: peer.number)
         return [peer for peer in heard if not (self._is_silent(peer) or peer.is_final) or not self._is_past(peer, heard)]
 
@@ -305,7 +305,7 @@ class SeveralNodes(OneNode):
         return self._is_silent(peer) and not peer.is_final
 
     def _is_silent(self, peer: Peer) -> bool:
-        """No beat for long; and it is not only we who did not look, unless no store is left to look at."""
+        """Whether a node has sent nothing for long although we looked several times, or no store is left to look at."""
         limit = _SILENT_S + 4 * poll_interval_s(len(self._peers))
         if time.monotonic() - peer.heard_s < limit or self._relay.poll() is not None:
             return False
@@ -314,7 +314,7 @@ class SeveralNodes(OneNode):
     # -- the verdict ----------------------------------------------------------------------------------------------------------
 
     def stop_order(self) -> Verdict | None:
-        """Where the ranks here have ended already, their launcher is given time to end by itself, with its own code."""
+        """As in `OneNode`; where the ranks here have already ended, their launcher gets time to end by itself, with its own code."""
         agreed = self._agreed()
         if agreed is None or agreed.outcome != "hung":
             return None
@@ -325,7 +325,7 @@ class SeveralNodes(OneNode):
         return agreed.outcome == "hung" and any(e.alive for rank, e in agreed.job.ranks.items() if rank in self._ranks)
 
     def _agreed(self) -> Verdict | None:
-        """Settled once every channel has shown who was first there: then the lowest number counts, on every node alike."""
+        """The verdict that all nodes adopt: each channel keeps its first one, and of these the author with the lowest number wins."""
         self._receive_news()
         known = {self._number, *(peer.number for peer in self._current())}
         seen = [verdict for _, verdict in self._verdicts.values() if verdict is not None and verdict.author in known]
@@ -346,7 +346,7 @@ class SeveralNodes(OneNode):
             self._send("verdict")
         _wait(lambda: self._agreed() is not None, 2.0)
         agreed = self._agreed() or verdict
-        # What had ended here by itself was not stopped, whatever the others had to do.
+        # A job that ended by itself on this node was not stopped, whatever happened on the others.
         return replace(agreed, outcome="hung" if self._is_stopped_by(agreed) else verdict.outcome)
 
     # -- the end --------------------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class SeveralNodes(OneNode):
         return self._merged(job)
 
     def _have_all_reported(self, waited_s: float, has_failed: bool) -> bool:
-        """Every node has ended, is lost, or goes on and has said what it sees; after a failure, also those not yet heard of."""
+        """Whether every node has ended, is lost, or has said what it sees; after a failure, nodes not yet heard of count too."""
         self._receive_news()
         if self._relay.poll() is not None or self._agreed() is not None:
             return True
@@ -375,7 +375,7 @@ class SeveralNodes(OneNode):
         return (waited_s > _END_ANSWER_S and all(peer.has_answered(self._number, self._ask) for peer in still_there)) or not still_there
 
     def leave(self) -> None:
-        """Our store may be the last one that the others can read: stay until they have, but not for ever."""
+        """Stay for a while until the others are done: our store may be the last one that they can read."""
         self._is_final = True
         self._update_status()
         _wait(self._is_heard, 1.5)
@@ -398,7 +398,7 @@ class SeveralNodes(OneNode):
 
 
 def _receive(relay: subprocess.Popen[bytes], inbox: queue.SimpleQueue[Received]) -> None:
-    """A thread of its own, so that the relay never blocks on a full pipe while the watcher thinks."""
+    """Take in what the relay sends, in a thread: the relay must never block on a full pipe while the watcher is busy."""
     assert relay.stdout is not None
     try:
         with contextlib.suppress(OSError, ValueError), relay.stdout:
@@ -409,7 +409,7 @@ def _receive(relay: subprocess.Popen[bytes], inbox: queue.SimpleQueue[Received])
 
 
 def _deliver(relay: subprocess.Popen[bytes], outbox: queue.SimpleQueue[Sent | None]) -> None:
-    """The other way round: the watcher never blocks on a relay that was stopped."""
+    """Give the relay what the watcher sends, in a thread: the watcher must never block on a relay that was stopped."""
     assert relay.stdin is not None
     with contextlib.suppress(OSError, ValueError), relay.stdin:
         while (frame := outbox.get()) is not None:

@@ -23,11 +23,11 @@ from rankwise.launch.process_table import Process, command_of, cwd_of, environme
 from rankwise.launch.stacks import parse_faulthandler
 from rankwise.ranks import RankEnv, read_rank_env
 
-# Not Slurm's: there torchrun itself has a SLURM_PROCID, and is not a rank.
+# Not Slurm's variables: torchrun itself has a SLURM_PROCID there, and is no rank.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _ASK_AGAIN_S = 15.0
 _FORGET_EVERY_NS = 10_000_000_000  # unrelated processes: their pids may be used again
-_SETTLED_NS = 5_000_000_000  # by then a forked process has long become the program it runs, with its environment
+_SETTLED_NS = 5_000_000_000  # by then a forked process has called exec, and its environment is final
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
@@ -70,7 +70,7 @@ class Observer:
     # -- seeing ---------------------------------------------------------------------------------------------------------------
 
     def glance(self, now_ns: int) -> None:
-        """The cheapest look: did any rank's ring move? Reads mapped memory, no system calls."""
+        """The cheapest look: whether any rank's ring moved. Reads mapped memory, without system calls."""
         for pid, ring in self._rings.items():
             marks = ring.marks()
             if marks != self._marks.get(pid):
@@ -121,7 +121,7 @@ class Observer:
                 self.moved_ns[pid] = now_ns
 
     def look_at_stacks(self, stacks: dict[int, tuple[Thread, ...]], now_ns: int) -> None:
-        """Keep new stacks; a main thread that is somewhere else than before has moved."""
+        """Keep new stacks, and those of the look before."""
         for pid, threads in stacks.items():
             if pid in self.threads:
                 self.earlier[pid] = self.threads[pid][1]
@@ -206,7 +206,7 @@ class Observer:
         return self._environs[pid]
 
     def _is_below_same_rank(self, pid: int, rank: int) -> bool:
-        """A child of a rank inherits RANK; it is that rank's helper, not another rank."""
+        """Whether a process is a rank's helper rather than another rank: a child of a rank inherits its RANK."""
         parent = self.parents.get(pid) or self._process(pid).get("ppid")
         while parent:
             if parent in self.journals and (self.journals[parent].inits or self._env_of(parent).rank == rank):
@@ -215,7 +215,7 @@ class Observer:
         return False
 
     def _starts_ranks(self, pid: int) -> bool:
-        """A process whose children carry other rank variables than its own is a launcher (torchrun inside a pod that has RANK set)."""
+        """Whether a process is a launcher: its children have other rank variables than it has (torchrun in a pod that has RANK set)."""
         mine = self._env_of(pid)
         children = [child for child, parent in self.parents.items() if parent == pid]
         return any(
@@ -261,7 +261,7 @@ class Observer:
 
     def _crash_stack(self, pid: int) -> tuple[int, Stack] | None:
         text = text_if_readable(self._live / f"f-{pid}")
-        if "Fatal Python error" not in text:  # a script that enables faulthandler itself has it on its own stderr
+        if "Fatal Python error" not in text:  # a script that enables faulthandler itself sends it to its own stderr
             text = self.last_output(pid)
         if "Fatal Python error" not in text:
             return None
@@ -378,14 +378,14 @@ def source_files(stacks: list[Stack]) -> set[str]:
 
 
 def _as_reported(own: Ended, code: int | None) -> Ended:
-    """A process sees neither its own `raise SystemExit(n)` nor that a sys.exit was caught: its exit code knows better."""
+    """How a process ended, corrected by its exit code: it sees neither its own `raise SystemExit(n)` nor that a sys.exit was caught."""
     if code is None or own.kind == "os_exit" or code == (own.code or 0) & 0xFF:
         return own
     if code == 0:
         return Ended("finished", own.time_ns, code=0)
     if code > 0 and own.kind != "exception":
         return Ended("sys_exit", own.time_ns, code=code)
-    # Death by a signal after the script's end: a crash counts, the signals with which others are sent away do not.
+    # A signal after the script's end: a crash counts, the signals with which a launcher ends processes do not.
     return Ended("signal", own.time_ns, own.code, signal=-code) if own.kind == "finished" and -code in _FATAL.values() else own
 
 

@@ -15,8 +15,8 @@ class Pace:
 
     def __init__(self, stall_after_s: float | None) -> None:
         self._given = stall_after_s
-        self._longest_gap_s = 0.0  # while running
-        self._longest_start_gap_s = 0.0  # in the first steps: it comes once, so a stall need not be many times as long
+        self._longest_gap_s = 0.0  # after the first steps
+        self._longest_start_gap_s = 0.0  # in the first steps: a gap there comes only once, so a smaller multiple of it is a stall
         self._last_move_ns = 0
         self._moves: dict[int, int] = {}
         self._looked_ns = 0
@@ -32,8 +32,8 @@ class Pace:
     def stall_after_s(self) -> float:
         return self._given if self._given is not None else max(_LEAST_STALL_S, 5 * self._longest_gap_s, 1.5 * self._longest_start_gap_s)
 
-    def note(self, observer: Observer, now_ns: int) -> None:
-        """Progress is what the ranks' rings and journals show; a process that is merely alive has made none."""
+    def note(self, observer: Observer) -> None:
+        """Take in one look: only what rings and journals show is progress, not that a process is alive."""
         watched, heads = observer.watched(), observer.heads()
         for pid in watched:
             moved = observer.moved_ns.get(pid, 0)
@@ -81,9 +81,10 @@ class Pace:
         return "flight"
 
     def is_confirmed(self, progress: dict[int, int], now_ns: int, seconds: float) -> bool:
-        """A deadlock proven twice, a second or more apart, of ranks that did not move meanwhile (`progress`: when each last did).
+        """Whether a deadlock was proven twice, `seconds` or more apart, for ranks that did not move in between.
 
-        So no snapshot taken in the middle of a step is mistaken for one. That the proof names another cause or line now does not matter.
+        So a snapshot taken in the middle of a step is not mistaken for a deadlock. `progress` says when each rank last moved. The second
+        proof may name another cause or line than the first.
         """
         if not self._proof_ns or any(self._proof.get(rank, moved_ns) != moved_ns for rank, moved_ns in progress.items()):
             self._proof, self._proof_ns = {}, now_ns
@@ -93,7 +94,7 @@ class Pace:
         return (now_ns - self._proof_ns) / 1e9 >= seconds
 
     def forget_proof(self) -> None:
-        """A look that proves nothing: the next proof is a first one."""
+        """After a look that proves nothing, the next proof counts as a first one."""
         self._proof_ns = 0
 
     def have_all_moved_since(self, observer: Observer, then_ns: int) -> bool:
@@ -102,7 +103,7 @@ class Pace:
         return bool(moved) and min(moved) > then_ns
 
     def status_line(self, observer: Observer, started_ns: int, now_ns: int, waiting: str, starting: str = "") -> str:
-        """Elapsed, ranks alive, calls per second, and who waits for whom as far as the last look told; while starting, how far it is."""
+        """Time elapsed, ranks alive, calls per second or the finding of the last look; while the job starts, how far it is."""
         ranks = observer.rank_pids()
         alive = sum(any(observer.is_alive(pid) for pid in pids) for pids in ranks.values())
         elapsed = int((now_ns - started_ns) / 1e9)

@@ -18,7 +18,7 @@ class Peer:
     number: int
     host: str = ""
     ranks: dict[int, int] = field(default_factory=dict)  # rank: pid
-    joined: tuple[int, ...] = ()  # those of them that have called init_process_group
+    joined: tuple[int, ...] = ()  # of those, the ranks that have called init_process_group
     serial: int = -1
     ask: int = 0
     depth: str = "flight"
@@ -33,10 +33,10 @@ class Peer:
     num_polls: int = 0  # looks since its last beat
     fetched: int = 0
     snapshot: bytes = b""
-    read: tuple[int, JobEvidence | None] = (0, None)  # the snapshot unpacked, and which version that was
+    read: tuple[int, JobEvidence | None] = (0, None)  # the version of the snapshot that was unpacked, and its evidence
 
     def take_status(self, channel: str, text: str, now_s: float, now_ns: int) -> None:
-        """Take its status from a channel; an older one than known, or an unreadable one, changes nothing."""
+        """Take the node's status from a channel; a status that is older than the known one, or unreadable, changes nothing."""
         try:
             facts = json.loads(text)
             beat, serial = int(facts["beat"]), int(facts.get("serial", 0))
@@ -55,7 +55,7 @@ class Peer:
         return self.fetched >= self.version > 0 and (self.is_final or self.answers.get(number, 0) >= ask)
 
     def evidence(self) -> JobEvidence | None:
-        """What it saw of its own ranks; None if it never said, or nothing that could be read."""
+        """What the node saw of its own ranks; None if it sent nothing, or nothing that could be read."""
         if self.read[0] != self.fetched:
             self.read = (self.fetched, unpack_job(self.snapshot))
         return self.read[1]
@@ -77,7 +77,7 @@ def _read_status(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def merge_jobs(mine: JobEvidence, others: list[JobEvidence], lost_hosts: tuple[str, ...] = ()) -> JobEvidence:
-    """The whole job; what is about this node alone (command, launchers, times) stays as it is here."""
+    """The evidence of the whole job; facts about this node alone (command, launchers, times) are taken from `mine`."""
     ranks = dict(mine.ranks)
     duplicates = list(mine.duplicates)
     for other in others:
@@ -105,7 +105,7 @@ def merge_jobs(mine: JobEvidence, others: list[JobEvidence], lost_hosts: tuple[s
 
 
 def _newer_first(a: RankEvidence, b: RankEvidence) -> tuple[RankEvidence, RankEvidence]:
-    """Which of two processes is the rank now: a rank may have moved to another node at a restart."""
+    """Two processes of one rank, the present one first: a rank may move to another node at a restart."""
     return (a, b) if (a.restarts, a.alive, a.started_ns) >= (b.restarts, b.alive, b.started_ns) else (b, a)
 
 

@@ -1,4 +1,4 @@
-"""What to run and how: the options of `rankwise run`, told apart from torchrun's and the script's own."""
+"""What to run and how: separates the options of `rankwise run` from torchrun's and the script's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OWN_OPTIONS = {
     "--out": "run folder (default: rankwise-runs/<time>-<script>)",
     "--stall-after": "seconds without progress before a suspicion is reported (default: learned from the job's own pace, at least 10)",
     "--audit": "light (default), full or off: look for training that runs but trains wrong",
-    "--on-stall": "abort: stop what is proven deadlocked (default); report: only ever report",
+    "--on-stall": "abort (default): stop a job that is proven deadlocked; report: report it and never stop it",
 }
 
 
@@ -72,7 +72,7 @@ class RunPlan:
     num_nodes: int = 1
     endpoint: str = ""
     job_id: str = "none"
-    may_restart: bool = False  # after a failure, or because nodes come and go
+    may_restart: bool = False  # torchrun may restart the ranks after a failure, or because nodes come and go
 
 
 def plan_run(argv: list[str]) -> RunPlan:
@@ -108,7 +108,7 @@ def plan_run(argv: list[str]) -> RunPlan:
 
 
 def _full_name(name: str) -> str:
-    """torchrun's options have a second spelling with underscores, and may be cut short where that leaves only one of them."""
+    """An option's full name: torchrun's options may also be written with underscores, or abbreviated where that is unambiguous."""
     full = _SHORT.get(name, name).replace("_", "-")
     known = {*OWN_OPTIONS, *OWN_FLAGS, *TORCHRUN_VALUES, *TORCHRUN_FLAGS}
     longer = [option for option in (*TORCHRUN_VALUES, *TORCHRUN_FLAGS) if option.startswith(full)]
@@ -140,7 +140,7 @@ def _plan_torchrun(own: dict[str, str], torchrun: list[str], options: dict[str, 
     endpoint = options.get("--rdzv-endpoint") or f"{options.get('--master-addr', '127.0.0.1')}:{options.get('--master-port', '29500')}"
     restarts = _given(options, "--max-restarts", "0")
     return RunPlan(
-        # The -- keeps torchrun from reading the script's own options as its own, cut short: `--logs` as `--logs-specs`.
+        # The -- keeps torchrun from taking the script's options for abbreviations of its own: `--logs` for `--logs-specs`.
         (sys.executable, "-m", "torch.distributed.run", *torchrun, "--", *rest),
         "torchrun",
         script,
@@ -175,7 +175,7 @@ def _own(own: dict[str, str]) -> dict[str, Any]:
 
 
 def _one_of(own: dict[str, str], name: str, *choices: str) -> str:
-    """The choice that was made; the first where none was."""
+    """The value of an option with several choices; the first choice where it is not given."""
     chosen = own.get(name, choices[0])
     if chosen not in choices:
         raise UsageError(f"{name} takes {', '.join(choices[:-1])} or {choices[-1]}, not {chosen!r}", next=("rankwise run --help",))

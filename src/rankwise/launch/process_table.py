@@ -50,7 +50,7 @@ def read_table(root: int, unrelated: set[int] | None = None) -> dict[int, Proces
         found[pid] = table[pid]
         queue += children.get(pid, ())
     for pid, process in table.items():
-        if pid not in found and (process.parent in table or process.parent in unrelated):  # else its parent has just ended
+        if pid not in found and (process.parent in table or process.parent in unrelated):  # else its parent just ended: it may be ours
             unrelated.add(pid)
     return found
 
@@ -73,7 +73,7 @@ def read_sample(process: Process) -> Sample:
 
 
 def _sleeps_in(pid: int) -> str:
-    """The kernel function the main thread sleeps in; the one for terminals by its own name, as its wait is the same as that of sockets."""
+    """The kernel function the main thread sleeps in; waits on terminals and on sockets share one, so terminals get the name n_tty_read."""
     wchan = _read(f"/proc/{pid}/wchan").strip("0 \n")
     return "n_tty_read" if wchan == "wait_woken" and _reads_terminal(pid) else wchan
 
@@ -201,7 +201,7 @@ def _fields(path: str) -> dict[str, str]:
 
 
 def _read(path: str) -> str:
-    """A file of /proc, empty if it is gone or not ours to read: hundreds of them a second, so without the weight of file objects.
+    """A file of /proc, empty if it is gone or not ours to read; without file objects, because hundreds are read each second.
 
     Any other failure (no descriptor, no memory) is raised: a process that we could not look at has not ended.
     """

@@ -17,14 +17,14 @@ from rankwise.pyspy import NoStack, find_py_spy, read_threads
 _STACK_SIGNAL = signal.SIGRTMAX - 2  # the probe's choice, see probe/exits.py
 _FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _PY_SPY_S = 3.0  # for one process: with CUDA loaded py-spy may take half a minute
-_PATIENCE_S = 2.0  # for all of them: what comes later is there at the next look
+_PATIENCE_S = 2.0  # for all processes together: stacks that come later are returned by the next look
 _AT_ONCE = 8
 _STILL_S = 0.05
 _MOST_RUNNING = 3
 
 
 class StackReader:
-    """Reads Python stacks of other processes in threads of its own; remembers who refused and who took too long, so as not to ask again."""
+    """Reads Python stacks of other processes in threads of its own; remembers where py-spy was refused or too slow, to ask it no more."""
 
     def __init__(self, live: Path) -> None:
         self._live = live
@@ -33,13 +33,13 @@ class StackReader:
         self._changed = threading.Condition()
         self._reading: set[int] = set()
         self._found: dict[int, tuple[Thread, ...]] = {}
-        self._failure: Exception | None = None  # of a thread, for whoever waits for it
+        self._failure: Exception | None = None  # what a thread raised; `read` raises it again
         self._slow: set[int] = set()
         self._asked_running: Counter[int] = Counter()
 
     @property
     def has_news(self) -> bool:
-        """Whether stacks have come that nobody waited for any more, and no others are on their way."""
+        """Whether stacks came after `read` had returned, and no more are on their way."""
         return bool(self._found) and not self._reading
 
     def read(self, pids: list[int]) -> dict[int, tuple[Thread, ...]]:
@@ -94,17 +94,17 @@ class StackReader:
             if reason.is_refused:
                 self.refused = "ptrace is refused here, so stacks come from faulthandler only"
             return ()
-        except (ValueError, KeyError, TypeError):  # it spoke another dialect than ours
+        except (ValueError, KeyError, TypeError):  # another version of py-spy may write other JSON
             return ()
 
     def _with_faulthandler(self, pid: int) -> tuple[Thread, ...]:
-        """Ask the probe's faulthandler; only where the probe has registered it, or the signal would kill.
+        """Ask the probe's faulthandler with a signal, only where the probe has registered it: elsewhere the signal would kill.
 
-        On Python 3.11 it crashes the process, once in some thousand times, where a thread runs Python code meanwhile (half-made frames).
-        So only processes that stand still are asked; where there is no other way, one that runs is asked a few times in its life.
+        On Python 3.11 faulthandler crashes the process once in some thousand times if a thread runs Python code meanwhile (half-made
+        frames). So only processes that stand still are asked, and a running one a few times where py-spy is refused.
         """
         path = self._live / f"t-{pid}"
-        if not catches(pid, _STACK_SIGNAL):  # it may have become another program since, which the signal would kill
+        if not catches(pid, _STACK_SIGNAL):  # the process may have called exec since, and the signal would kill it
             return ()
         if not _stands_still(pid):
             self._asked_running[pid] += 1
@@ -160,7 +160,7 @@ def _absolute(file: str, cwd: str) -> str:
 
 
 def _stands_still(pid: int) -> bool:
-    """Whether all threads sleep, and have for a moment. gloo's wake up now and then to look around, which takes no time worth counting."""
+    """Whether all threads have slept for a moment. gloo's threads wake up now and then, for too short a time to count."""
     before = _ticks(pid)
     time.sleep(_STILL_S)
     return before is not None and _ticks(pid) == before

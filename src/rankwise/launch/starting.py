@@ -12,7 +12,7 @@ from rankwise.stages import BACKEND
 
 
 def starting_text(observer: Observer, other_nodes: Iterable[Peer], now_ns: int) -> str:
-    """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`; empty when nobody on this node waits for the start."""
+    """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`; empty when no rank on this node waits for the start."""
     journals = [journal for pid, journal in observer.journals.items() if journal.inits and observer.is_alive(pid)]
     waiting = [journal.inits[-1].started_ns for journal in journals if not journal.inits[-1].ended_ns]
     world_size = max((journal.world_size or 0 for journal in journals), default=0)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-NUM_OWN_STORES = 2  # nodes that open a store of their own: one more than may be lost at once
+NUM_OWN_STORES = 2  # so many nodes open a store of their own: one more than may be lost at once
 MAX_VALUE = 4 << 20  # torch's store drops the connection at 8 MiB
 POLL_S = 0.2
 _BEAT_S = 1.0
@@ -34,7 +34,7 @@ _out_lock = threading.Lock()
 
 
 def poll_interval_s(num_nodes: int) -> float:
-    """How often each channel is read: less often the more nodes read it."""
+    """Seconds between reads of a channel: more, the more nodes read it."""
     return POLL_S + 0.01 * num_nodes
 
 
@@ -91,7 +91,7 @@ class Relay:
             self._changed.notify_all()
 
     def outgoing(self) -> tuple[dict[str, Any], bytes, bytes]:
-        """Status, snapshot and verdict as they belong together."""
+        """The present status, snapshot and verdict, taken together."""
         with self._changed:
             return self.facts, self.snapshot, self.verdict
 
@@ -115,7 +115,7 @@ class Relay:
 
         local = _address_towards(self._host, self._port)
         store = TCPStore(local, 0, is_master=True, timeout=_STORE_TIMEOUT, wait_for_workers=False)
-        # Where the rendezvous host knows itself by a loopback address, the others know it by the name they were given.
+        # The rendezvous host may see itself at a loopback address; the others reach it by the name they were given.
         self.own_address = f"{self._host if local.startswith('127.') or local == '::1' else local} {store.port}"
         self.add_channel(self.own_address, lambda: store)
 
@@ -226,7 +226,7 @@ def _address_towards(host: str, port: int) -> str:
 
 
 def _die_with_parent() -> None:
-    """Signals from the terminal are for the watcher, which needs its relay to the end; the relay ends with the watcher."""
+    """Ignore the terminal's signals, because the watcher needs its relay to the end, and end when the watcher does."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

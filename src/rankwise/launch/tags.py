@@ -1,4 +1,4 @@
-"""Splits the single output stream of mpirun by rank: Open MPI can write in front of each piece which rank it is from."""
+"""Splits the single output stream of mpirun by rank: Open MPI can write a tag with the rank in front of each piece."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _MPI = ("mpirun", "mpiexec", "orterun")
 
 
 def tagging_environment(command: tuple[str, ...]) -> dict[str, str]:
-    """What makes mpirun tag its ranks' output; empty for other launchers, and where the user has chosen already."""
+    """The variable that makes mpirun tag its ranks' output; empty for other launchers, and where the user has chosen already."""
     is_mpi = os.path.basename(command[0]) in _MPI
     chosen = any("tag-output" in word or "tag_output" in word for word in command) or "OMPI_MCA_orte_tag_output" in os.environ
     return {"OMPI_MCA_orte_tag_output": "1"} if is_mpi and not chosen else {}
 
 
 class TagReader:
-    """Bytes in, pieces out: whose they are (None: the launcher's own) and what they say."""
+    """Splits bytes into pieces, each with its rank; None for the launcher's own output."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -37,12 +37,12 @@ class TagReader:
         return found
 
     def rest(self) -> list[tuple[int | None, bytes]]:
-        """What looked like the beginning of a tag and was none."""
+        """Bytes that were held back because they looked like the beginning of a tag."""
         held, self._held = self._held, b""
         return [(self._rank, held)] if held else []
 
     def _take(self, piece: bytes, found: list[tuple[int | None, bytes]]) -> None:
-        """Up to the end of its line a piece is the tagged rank's; a line without a tag is the launcher's."""
+        """Add a piece: up to the end of the line it is the tagged rank's, the lines after that are the launcher's."""
         end = piece.find(b"\n") + 1
         own, others = (piece[:end], piece[end:]) if end else (piece, b"")
         if own:

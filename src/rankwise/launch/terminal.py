@@ -13,7 +13,7 @@ _BAR_REST_S = 1.0  # a progress bar that was drawn so recently is still being dr
 
 
 class Terminal:
-    """Knows whose unfinished line stands in the cursor's row: a prompt or a bar keeps it, and the status line steps aside."""
+    """Knows whose unfinished line is in the cursor's row; while that is a prompt or a progress bar, no status line is drawn."""
 
     def __init__(self, faults: Faults) -> None:
         self._guard = faults.guard
@@ -28,11 +28,11 @@ class Terminal:
         return self._is_live[to_stderr]
 
     def owns_row(self, owner: object) -> bool:
-        """True if the unfinished line in the cursor's row is this one's, so that it may go on there."""
+        """Whether the unfinished line in the cursor's row is this owner's, so that it may go on there."""
         return self._owner is owner
 
     def write(self, to_stderr: bool, data: bytes, owner: object = None) -> None:
-        """Write bytes as they are; what another left unfinished is given its line end first."""
+        """Write bytes as they are, after a line end if another owner's line is unfinished."""
         with self._guard("take the status line away"):
             self._erase_status()
         if self._owner is not None and self._owner is not owner:
@@ -68,6 +68,6 @@ class Terminal:
 
     def _put(self, to_stderr: bool, data: bytes) -> None:
         stream = sys.stderr.buffer if to_stderr else sys.stdout.buffer
-        with contextlib.suppress(OSError, ValueError):  # a terminal that went away costs no line of the logs
+        with contextlib.suppress(OSError, ValueError):  # without a terminal the logs go on
             stream.write(data)
             stream.flush()

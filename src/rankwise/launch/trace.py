@@ -13,7 +13,7 @@ from rankwise.files import write_whole
 
 _MAX_BYTES = 64 << 20
 _LANES = {"data": 1, "forward": 2, "backward": 3, "optimizer": 4, "collective": 5, "save": 6, "arrival": 7}
-_NO_SPANS = ("forward", "backward", "pass_start", "pass_end", "next_batch", "end_of_data", "ddp")  # told by the parts, or moments
+_NO_SPANS = ("forward", "backward", "pass_start", "pass_end", "next_batch", "end_of_data", "ddp")  # shown as parts of a step, or too short
 
 
 def write_trace(path: Path, live: Path, job: JobEvidence) -> None:

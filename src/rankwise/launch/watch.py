@@ -35,10 +35,10 @@ from rankwise.launch.trace import write_trace
 
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
-_STEADY_AFTER_S, _STEADY_QUIET_S = 5.0, 1.0  # a job that has run so long, and moved so lately, is looked at less often
+_STEADY_AFTER_S, _STEADY_QUIET_S = 5.0, 1.0  # a job that has run for so long and moved within so long is looked at less often
 _STEADY_TICK_S, _STEADY_LOOK_EVERY_NS = 0.5, 4_000_000_000
 _AUDIT_EVERY_NS = 2_000_000_000
-_AUDIT_ALLOWED_NS, _AUDIT_SHARE = 300_000_000, 0.003  # what comparisons may cost in all: the processors are the job's
+_AUDIT_ALLOWED_NS, _AUDIT_SHARE = 300_000_000, 0.003  # CPU time that comparisons may take: a fixed part, and a share of the job's time
 _ARRIVALS_EVERY_NS = 10_000_000_000
 _CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
@@ -68,7 +68,7 @@ class Watch:
         self._plan, self._folder, self._job, self._tell = plan, folder, job, tell
         self._output = job.output
         self.exit_code: int | None = None  # of `rankwise run`, once that is decided
-        self.is_over = threading.Event()  # set once the guardian's reports are ours to read
+        self.is_over = threading.Event()  # set once `follow` no longer reads the guardian's reports, so that this thread may
         self.step, self.step_s = "begin to watch", time.monotonic()  # what is done now, and since when
         self._pace = Pace(plan.stall_after_s)
         self._nodes: OneNode = OneNode()
@@ -114,7 +114,7 @@ class Watch:
     # -- following ------------------------------------------------------------------------------------------------------------
 
     def _turn(self, now: int) -> None:
-        """All that is done at every look; each step does without the ones that failed."""
+        """Everything that is done at each look; a step that fails does not keep the next ones from running."""
         if not self._has_joined:
             with self._guard("begin to watch"):
                 self._join()
@@ -146,7 +146,7 @@ class Watch:
             for rank, pids in self._observer.rank_pids().items():
                 for pid in pids:
                     self._output.name_rank(pid, rank)
-        self._pace.note(self._observer, now)
+        self._pace.note(self._observer)
 
     def _show_status(self, now: int) -> None:
         if self._output.shows_status:
@@ -160,7 +160,7 @@ class Watch:
             self._nodes.ask(self._collect(depth), depth)
 
     def _collect(self, depth: str) -> JobEvidence:
-        """The evidence at this depth; where that fails, what can be had at less."""
+        """The evidence at this depth; where a deep look fails, what the recorders alone show."""
         job = None
         if depth == "deep":
             with self._guard("read stacks, locks and sockets"):
@@ -190,7 +190,7 @@ class Watch:
         if not is_deadlocked:
             self._pace.forget_proof()
         else:
-            # A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time.
+            # A launcher whose rank died ends the others by itself, in its own way and with its own exit code: it gets the time to do so.
             confirm_s = _CRASH_GRACE_S if findings[0].code.startswith("RW4") else _CONFIRM_S
             if not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, confirm_s):
                 return
@@ -203,7 +203,7 @@ class Watch:
             self._stop_hung(agreed)
 
     def _look_at_training(self, now: int) -> None:
-        """Compare what the ranks' audits have told so far; with several nodes that waits for the end, when all evidence is in one place."""
+        """Compare what the ranks' audits show so far; with several nodes only at the end, when all evidence is in one place."""
         self._audits_since_ns = self._audits_since_ns or now
         allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * (now - self._audits_since_ns)
         if now - self._audited_ns < _AUDIT_EVERY_NS or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
@@ -221,7 +221,7 @@ class Watch:
         self._report(Report(reported.outcome if reported and others else "running", None, others, job, self._running_s(), None, False))
 
     def _look_at_pace(self, job: JobEvidence, now: int) -> list[Finding]:
-        """Where a rank seems to keep the others waiting: see where it is, and now and then ask the recorders who arrives last."""
+        """Look where a rank is that seems to keep the others waiting, and now and then ask the recorders who arrives last."""
         slow = slow_rank(job)
         if slow is None or (pid := job.ranks[slow].pid) is None:
             self._straggler = []
@@ -244,13 +244,13 @@ class Watch:
             self._report(Report("running", None, kept, reported.job, self._running_s(), None, False))
 
     def _report(self, report: Report) -> None:
-        """Tell what is new; that telling fails keeps nobody from acting."""
+        """Tell what is new; what comes after does not depend on whether telling succeeds."""
         silent = [] if report.outcome == "hung" else self._silent
         report = replace(report, findings=[*(f for f in report.findings if not is_silent(f)), *silent])
         if _essence(report.findings) == _essence(self._reported.findings if self._reported else []):
             return
         if not report.findings and self._reported is not None and has_outlasted_timeout(self._reported, time.time_ns()):
-            return  # NCCL's watchdog has noticed by now, and ends the job in its own time: what was told is why
+            return  # NCCL's watchdog is about to end the job because of what was told, so it is not taken back
         self._reported = report
         if report.findings and report.findings[0].code.startswith(("RW3", "RW502")):
             self._suspected = tuple(report.findings[:4])
@@ -264,7 +264,7 @@ class Watch:
     # -- ending ---------------------------------------------------------------------------------------------------------------
 
     def _last_report(self, code: int) -> Report:
-        """The command has ended: gather what is left, and say the last word."""
+        """The last report, after the command has ended and what is left was gathered."""
         self._look_again()
         quiet_s: float | None = None
         with self._guard("tell how long it was quiet"):
@@ -296,7 +296,7 @@ class Watch:
                 self._observer.look(time.time_ns())
 
     def _last_verdict(self, verdict: Verdict) -> Verdict:
-        if self._job.asked:  # the user ended the job: what was seen until then is the verdict, not that the ranks were ended
+        if self._job.asked:  # the user ended the job: the verdict is what was seen before, not that the ranks were ended
             return self._verdict_so_far(verdict)
         findings = diagnose(verdict.job)
         if verdict.outcome == "completed":
@@ -310,7 +310,7 @@ class Watch:
         return Verdict("stalled" if is_stalled else verdict.outcome, self._reported.findings, self._reported.job)
 
     def _end(self, report: Report) -> None:
-        """End what is to be ended, and tell the verdict."""
+        """End a hung job, complete the logs, and tell the verdict."""
         if self._stopped is not None:
             self._output.mute()
             with self._guard("end the hung job"):
@@ -332,13 +332,13 @@ class Watch:
 
 
 def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
-    """What is proven at once; suspicions only of a job that has stalled; mere notes only when something else is told."""
+    """Findings to tell now: proven ones at once, suspicions only of a job that has stalled, notes only beside other findings."""
     kept = [finding for finding in findings if ((finding.certain or finding.deadlock) and finding.severity == "error") or is_stalled]
     return kept if any(not load_cause(finding.code).note for finding in kept) else []
 
 
 def still_true_of_completed(findings: list[Finding], job: JobEvidence) -> list[Finding]:
-    """Of a job whose launcher reports success. It may mean it although a rank failed, so that is worth saying, and not an error."""
+    """The findings that still hold for a job whose launcher reports success: that a rank failed may be accepted, so it is a warning."""
     has_failed = any(rank.ended is not None and rank.ended.kind == "exception" for rank in job.ranks.values())
     told = [
         f
@@ -354,7 +354,7 @@ def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
 
 
 def has_outlasted_timeout(reported: Report, now_ns: int) -> bool:
-    """Whether a rank on NCCL has waited for longer than its process group allows; gloo raises by itself, and at once."""
+    """Whether a rank on NCCL has waited for longer than its process group allows; gloo raises at once, so it needs no such check."""
     ranks = reported.job.ranks
     waiting = [ranks[wait.rank] for finding in reported.findings for wait in finding.waiting if wait.rank in ranks]
     limits = [(rank, init.timeout_s) for rank in waiting for init in rank.inits[-1:] if init.timeout_s and "nccl" in init.backend]
@@ -362,5 +362,5 @@ def has_outlasted_timeout(reported: Report, now_ns: int) -> bool:
 
 
 def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:
-    """What makes findings the same as before: cause, culprits and certainty, not the seconds in the text."""
+    """What two reports are compared by: cause, certainty and culprits, not the seconds in the text."""
     return [(f.code, f.certain, f.severity, tuple((p.rank, p.file, p.line) for p in f.culprits)) for f in findings[:8]]

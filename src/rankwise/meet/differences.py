@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from rankwise.findings import ranks_text
 
-_MOST = 4  # hosts that are named
+_MOST = 4  # at most so many hosts are named
 
 Member = TypeVar("Member", int, str)  # a rank or a host
 
@@ -31,7 +31,7 @@ class Difference(Generic[Member]):
 
 
 def find_difference(values: Mapping[Member, object]) -> Difference[Member] | None:
-    """None where all values are the same."""
+    """The members whose value differs from the majority's; None where all values are the same."""
     if len(set(values.values())) < 2:
         return None
     (usual, count), *_ = Counter(values.values()).most_common()
@@ -47,7 +47,7 @@ def members_text(members: Iterable[int | str]) -> str:
 
 
 def hosts_text(hosts: list[str]) -> str:
-    """`node-a, node-b and 6 more`: short at any number."""
+    """`node-a, node-b and 6 more`: short for any number of hosts."""
     if len(hosts) <= _MOST:
         return " and ".join(filter(None, [", ".join(hosts[:-1]), hosts[-1]])) if hosts else "no host"
     return f"{', '.join(hosts[:_MOST])} and {len(hosts) - _MOST} more"

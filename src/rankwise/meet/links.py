@@ -12,12 +12,12 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class LinkBlame:
-    """Nodes all of whose pairs are bad, and the single bad pairs that no such node explains."""
+    """Nodes whose links are all bad, and single bad links between other nodes."""
 
     nodes: tuple[str, ...] = ()
     links: tuple[Pair, ...] = ()
     is_everywhere: bool = False
-    has_good: bool = False  # there are good pairs to compare with
+    has_good: bool = False  # whether there are good links to compare with
 
     def hosts(self) -> list[str]:
         return list(dict.fromkeys([*self.nodes, *(name for link in self.links for name in link)]))

@@ -36,7 +36,7 @@ class Resolved:
 
 
 def resolve(name: str, timeout_s: float = _RESOLVE_S) -> Resolved:
-    """Ask the system's resolver, but not for longer than this: one that is down can take minutes."""
+    """Ask the system's resolver, and stop waiting after `timeout_s`: a resolver that is down can take minutes."""
     task = ThreadTask(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM), "resolve")
     if not task.wait(timeout_s):
         return Resolved(error=f"no answer from the resolver within {timeout_s:g} s", is_slow=True)
@@ -59,7 +59,7 @@ def interfaces() -> list[Interface]:
 
 
 def source_address(target: str) -> str:
-    """The address this host would speak from; empty where there is no route. Sends nothing."""
+    """The address from which this host would reach the target; empty where there is no route. Sends nothing."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((target, 9))
@@ -78,7 +78,7 @@ def is_own(address: str, known: list[Interface]) -> bool:
 def own_addresses(name: str, addresses: tuple[str, ...], known: list[Interface]) -> list[str]:
     """The addresses of a name at which this host can be found; empty where it is another host's name.
 
-    Many systems resolve their own name to 127.0.1.1, where nobody else would find them: then it means any address they have.
+    Many systems resolve their own name to 127.0.1.1, at which no other host finds them; then all addresses of this host count.
     """
     own = [address for address in addresses if is_own(address, known)]
     outside = [address for address in own if not is_loopback(address)]
@@ -136,7 +136,7 @@ def nccl_matches(value: str, name: str) -> bool:
 
 
 def missing_interface(variable: str, value: str, there: Collection[str]) -> str:
-    """What a variable names and this host does not have; empty where it has. gloo needs every interface in the list, NCCL any of them."""
+    """The interface that a variable names and this host lacks; empty where none is missing. gloo needs all in the list, NCCL any one."""
     if variable.startswith("NCCL"):
         return "" if not value or any(nccl_matches(value, name) for name in there) else value
     return next((word for word in value.split(",") if word and word not in there), "")

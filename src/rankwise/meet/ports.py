@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import psutil
 
-_SEGMENT = 536  # what every path carries: a path that swallows large packets must not swallow our words about it
+_SEGMENT = 536  # bytes that every path carries: our messages must pass where large packets are lost
 _FIRST_TRY_S = 1.0
 _SYNS = 4
 
 
 @dataclass(frozen=True)
 class ListeningProcess:
-    """A process that listens on a port; `pid` is None where it belongs to a user whose processes we may not look at."""
+    """A process that listens on a port; `pid` is None where it belongs to another user and we may not see it."""
 
     pid: int | None
     program: str = ""

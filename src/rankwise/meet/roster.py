@@ -31,6 +31,6 @@ def with_host(ranks: list[int], hosts: Mapping[int, str | None]) -> str:
 
 
 def waiting_text(missing: list[int], hosts: Mapping[int, str | None], world_size: int, waited_s: float, then: str = "") -> str:
-    """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`; `then` is what is left to do where nobody is missing."""
+    """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`; `then` says what comes next where no rank is missing."""
     awaited = f"waiting for {with_host(missing, hosts)}" if missing else f"not yet: {then}"
     return f"{world_size - len(missing)} of {world_size} ranks registered, {awaited}, {waited_s:.0f} s"

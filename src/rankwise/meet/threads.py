@@ -17,7 +17,7 @@ class ThreadTask(Generic[Result]):
     def __init__(self, work: Callable[[], Result], name: str, *, daemon: bool = True) -> None:
         self.result: Result | None = None
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=daemon, name=f"rankwise-{name}")  # which forgets `work`
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=daemon, name=f"rankwise-{name}")  # drops `work` at its end
         self._thread.start()
 
     def _run(self, work: Callable[[], Result]) -> None:

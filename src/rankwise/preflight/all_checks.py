@@ -17,7 +17,7 @@ from rankwise.preflight.job_options import GROUPS
 
 Status = Literal["pass", "warn", "fail", "not possible"]
 
-# Causes of others come first: a host that cannot find the address cannot be there, a host that is cut off cannot be quick.
+# Groups whose faults cause others come first: a host that cannot find the address is missing, one that is cut off is slow.
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -73,7 +73,7 @@ def _load(name: str) -> Check:
 
 
 def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Facts] | None = None) -> dict[str, Facts]:
-    """All looks at once, each for as long as there is time; one that does not come back is left behind, and called blind."""
+    """The facts of all checks, which look at the same time; one that does not return in time is left running, and its check is blind."""
     facts = dict(already or {})
     asked = [check for check in all_checks() if check.look is not None and check.group in here.plan.only and check.name not in facts]
     if asked:
@@ -84,7 +84,7 @@ def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Fa
 
 
 def judge_all(job: CheckedJob) -> list[Result]:
-    """Every check of the groups asked for; pure, so that the same facts give the same report anywhere."""
+    """The results of every check of the groups asked for; pure, so that the same facts give the same report anywhere."""
     return [_judge(check, job) for check in all_checks() if check.group in job.plan.only or (check.is_always and not job.plan.is_alone)]
 
 
@@ -97,7 +97,7 @@ def sorted_findings(results: Iterable[Result]) -> list[Finding]:
 def _look(check: Check, here: Here) -> Facts:
     try:
         return check.look(here) if check.look else {}
-    except Exception as error:  # a host may be broken in ways nobody foresaw; the other checks still tell
+    except Exception as error:  # a host may be broken in any way, and the other checks go on
         return {"blind": f"{type(error).__name__}: {error}"[:300]}
 
 

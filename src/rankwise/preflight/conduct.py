@@ -15,7 +15,7 @@ from rankwise.preflight.survey import Survey
 from rankwise.preflight.wire import Message, token_of
 
 _BEAT_S = 1.0
-_SETTLE_S = 3.0  # where the hosts disagree about their number: so long after the last one came
+_SETTLE_S = 3.0  # how long to wait after the last host came, where hosts disagree about their number
 _LEAST_LEFT_S = 5.0
 _NEED_REACHED = {"names", "ports", "links", "collectives"}
 
@@ -47,7 +47,7 @@ class Meeting:
         self._members = in_order(self._agent, self._options, self._listener.hosts(), began)
 
     def measure(self) -> CheckedJob:
-        """What each host sees of itself, then everything that takes more than one."""
+        """Gather what each host sees of itself, then measure what takes several hosts."""
         survey, groups = Survey(self._members, self._agent.here.seconds_left, self._say_here), set(self._plan.only)
         survey.ask_for_facts()
         offsets = survey.clocks()
@@ -70,7 +70,7 @@ class Meeting:
         now = time.monotonic()
         if len(others) + 1 >= self._plan.nodes_max or now > began + self._plan.wait_s:
             return True
-        # Where they disagree about their number, some wait for hosts that nobody will start.
+        # Where hosts disagree about their number, some wait for hosts that will never be started.
         disagree = any(remote.hello["told"].get("nnodes") != self._plan.nodes_max for remote in others)
         is_settled = disagree and now > max(remote.arrived_at for remote in others) + _SETTLE_S
         return is_settled or self._agent.here.seconds_left() < _LEAST_LEFT_S
@@ -103,7 +103,7 @@ def admit_hosts(job_id: str, strangers: list[dict[str, str]]) -> Callable[[Messa
 
 
 def _is_sound(options: object) -> bool:
-    """What a host says it was told, as far as we rely on it."""
+    """Whether a host's options have the keys and types that we rely on."""
     if not isinstance(options, dict):
         return False
     kinds = {"nnodes": int, "node_rank": int | None, "master": str, "port": int, "nproc": str}

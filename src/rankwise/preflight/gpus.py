@@ -24,7 +24,7 @@ def gpu_facts() -> dict[str, Any]:
         import pynvml  # type: ignore[import-untyped]
 
         failures = pynvml.NVMLError
-    except (ImportError, AttributeError):  # the latter where another thread's import of it has just failed: what is left has no names
+    except (ImportError, AttributeError):  # AttributeError: another thread's import has just failed and left an empty module
         return {"blind": "nvidia-ml-py is not installed"}
     try:
         pynvml.nvmlInit()
@@ -38,7 +38,7 @@ def gpu_facts() -> dict[str, Any]:
 
 
 def slowed_text(reasons: int | None) -> str:
-    """What holds the clocks down; empty where nothing bad does, or the GPU does not say."""
+    """What slows the clocks down; empty where nothing bad does, or the GPU does not say."""
     return ", ".join(text for bit, text in _SLOWED.items() if (reasons or 0) & bit)
 
 

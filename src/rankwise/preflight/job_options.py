@@ -17,7 +17,7 @@ _MAX_RANKS = 4096
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """One check, decided. `nodes_max` hosts are waited for, `nodes_min` must come; `node_rank` is None where torchrun hands it out."""
+    """The options of one check. It waits for `nodes_max` hosts; `nodes_min` of them must come. `node_rank` is None if torchrun sets it."""
 
     nodes_min: int = 1
     nodes_max: int = 1
@@ -41,7 +41,7 @@ class CheckPlan:
 
 
 def plan_check(options: Mapping[str, str | None], environ: Mapping[str, str], *, standalone: bool = False) -> CheckPlan:
-    """Read the options, named as on the command line without dashes; raises UsageError where one cannot be meant."""
+    """Read the options, named as on the command line without dashes; raises UsageError for a value that makes no sense."""
     nodes_min, nodes_max = _nodes(options.get("nnodes") or "1")
     backend = options.get("rdzv-backend") or "static"
     master, port = _endpoint(options, environ, backend)
@@ -80,7 +80,7 @@ def _nodes(text: str) -> tuple[int, int]:
 
 
 def _endpoint(options: Mapping[str, str | None], environ: Mapping[str, str], backend: str) -> tuple[str, int]:
-    """Host and port where torchrun would meet; the environment's MASTER_* where no option says so. An empty host: none was named."""
+    """Host and port where torchrun's nodes would meet, else MASTER_* of the environment. The host is empty where none was named."""
     default = _PORTS.get(backend, _PORTS["c10d"])
     if endpoint := options.get("rdzv-endpoint"):
         host, _, port = endpoint.rpartition(":") if _has_port(endpoint) else (endpoint, "", "")

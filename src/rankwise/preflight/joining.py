@@ -53,7 +53,7 @@ def _places(addresses: list[str], port: int) -> list[tuple[str, int]]:
 
 
 def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Message:
-    """Do what is asked until the report comes; raises ConnectionLost where the meeting breaks off."""
+    """Run the leading host's commands until the report comes; raises ConnectionLost where the meeting breaks off."""
     with sock:
         while True:
             left = agent.here.seconds_left()
@@ -72,14 +72,14 @@ def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Mes
 
 
 def _try(address: str, candidate: int, first: int, hello: Message, deadline: float) -> tuple[socket.socket | None, str, Message]:
-    """One try at one port: the connection where the meeting took it, how it went, what was answered."""
+    """Try one port once: the connection if the meeting accepted it, how the try went, and the answer."""
     left = deadline - time.monotonic()
     sock, how = _greeted(address, candidate, max(0.5, min(_CONNECT_S, left)))
     if sock is None:
         return None, how, {}
     tries = {**hello["tries"], str(candidate): "met"}
     if candidate != first:
-        # The meeting may have been opened between our try at the rendezvous port and this one: only a second try there tells.
+        # The meeting may have been opened between our try at the rendezvous port and this one, so the rendezvous port is tried again.
         again, tries[str(first)] = _greeted(address, first, _CONNECT_S)
         if again is not None:
             again.close()
@@ -97,7 +97,7 @@ def _try(address: str, candidate: int, first: int, hello: Message, deadline: flo
 
 
 def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket | None, str]:
-    """A connection to another `rankwise check`; else None and what happened."""
+    """A connection to another `rankwise check`; otherwise None and what happened."""
     sock, how = connect(address, port, timeout_s, small=True)
     if sock is None:
         return None, how

@@ -21,7 +21,7 @@ from rankwise.preflight.wire import ConnectionLost, receive_exactly
 
 _CONNECT_S = 4.0
 _PACKETS, _SPACING_S = 100, 0.004
-_LAST_S = 1.0  # how long the last packet may take there and back
+_LAST_S = 1.0  # how long to wait for the echo of the last packet
 _VOLLEY = 8
 _SIZES = (8972, 4072, 1472, 1452, 1422, 1392, 1372, 1252, 1172, 972, 548)
 _LARGEST_MTU = 9000
@@ -41,7 +41,7 @@ def probe_ports(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Fac
 
 
 def _probe(address: str, port: int, token: bytes) -> tuple[bool, str]:
-    """Open only if the right host answers: on this side, gloo's address may belong to another one."""
+    """Try one port: it counts as open only if the right host answers, since gloo's address may belong to another host seen from here."""
     sock, how = connect(address, port, _CONNECT_S)
     if sock is None:
         return False, how
@@ -61,7 +61,7 @@ def measure_link(peer: dict[str, Any], token: bytes, mtu: int) -> Facts:
         facts |= _measure_packets(address, int(peer["udp_port"]), token)
         if facts["lost_out"] is not None:
             facts |= _measure_sizes(address, int(peer["udp_port"]), token, min(mtu or 1500, int(peer.get("mtu") or 1500), _LARGEST_MTU))
-        if has_swallowed(facts):  # a transfer would only stand still
+        if has_swallowed(facts):  # a bulk transfer would not get through
             facts["error"] = "large packets vanish there"
             return facts
         facts |= _measure_bulk(address, int(peer["port"]), token)
@@ -74,7 +74,7 @@ def measure_link(peer: dict[str, Any], token: bytes, mtu: int) -> Facts:
 
 
 def _measure_packets(address: str, port: int, token: bytes) -> Facts:
-    """Small packets at an even pace; from the echoes follow the quickest round trip and the loss in either direction."""
+    """Send small packets at an even pace; their echoes give the quickest round trip, and the loss in each direction."""
     run = int.from_bytes(os.urandom(4), "big")
     sent_at: list[float] = []
     best: float | None = None
@@ -97,7 +97,7 @@ def _measure_packets(address: str, port: int, token: bytes) -> Facts:
                         furthest, counted = echoed, count
     if not seen:
         return {}
-    # The echo of the latest packet says how many had arrived by then; packets sent after it are left out, as their fate is unknown.
+    # The echo of the latest packet says how many had arrived by then; packets sent after it do not count: they may still be on the way.
     lost_out = max(0.0, 1 - counted / (furthest + 1))
     lost_back = max(0.0, 1 - len(seen) / max(1, counted))
     return {"rtt_s": best, "lost_out": round(lost_out, 3), "lost_back": round(lost_back, 3)}
@@ -112,13 +112,13 @@ def _measure_sizes(address: str, port: int, token: bytes, mtu: int) -> Facts:
 
 
 def _largest_echo(address: str, port: int, token: bytes, sizes: list[int]) -> int:
-    """0 where none of these sizes came back."""
+    """The largest of these sizes that came back; 0 where none did."""
     run = int.from_bytes(os.urandom(4), "big")
     found: set[int] = set()
     with _udp(address, port) as sock:
         for size in sizes:
             for _ in range(_VOLLEY):
-                with contextlib.suppress(OSError):  # larger than our own interface takes
+                with contextlib.suppress(OSError):  # the packet is larger than our own interface takes
                     sock.send(UDP_HEAD.pack(token, run, size).ljust(size, b"\0"))
         for data, _ in _echoes(sock, time.perf_counter() + _LAST_S, enough=lambda: sizes[0] in found):
             found.add(len(data))
@@ -135,14 +135,14 @@ def _udp(address: str, port: int) -> Iterator[socket.socket]:
 
 
 def _echoes(sock: socket.socket, until: float, enough: Callable[[], bool]) -> Iterator[tuple[bytes, float]]:
-    """Packets with the time they came, until then or until there are enough."""
+    """The packets that come until a time, or until there are enough, each with when it came."""
     while not enough() and (left := until - time.perf_counter()) > 0:
         readable, _, _ = select.select([sock], [], [], left)
         if not readable:
             return
         try:
             data = sock.recv(65535)
-        except OSError:  # nobody listens there, says the other host
+        except OSError:  # the other host reports that no process listens there
             time.sleep(min(0.01, max(0.0, left)))
             continue
         if len(data) >= UDP_HEAD.size:

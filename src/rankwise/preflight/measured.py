@@ -12,14 +12,14 @@ SLOW_ANSWER_S = 0.1
 
 
 def measured(job: CheckedJob, key: str) -> list[Facts]:
-    """The facts of the links on which this was measured."""
+    """The facts of the links on which `key` was measured."""
     return [link.facts for link in job.links if link.facts.get(key) is not None]
 
 
 def find_bad_links(
     job: CheckedJob, seen: Seen, key: str, why_blind: str, shown: Callable[[Facts], str], is_bad: Callable[[Facts], bool]
 ) -> tuple[list[Facts], LinkBlame]:
-    """The facts of the bad links, and who is to blame. Notes what each link showed; where `key` was not measured, the check is blind."""
+    """The facts of the bad links, and what is to blame. Notes what each link showed; the check is blind to links without `key`."""
     if len(job.hosts) < 2:
         seen.blind[""] = "there is no other host"
     elif not job.links:
@@ -46,10 +46,10 @@ def loss_of(facts: Facts) -> float:
 
 
 def has_swallowed(facts: Facts) -> bool:
-    """Small packets came back, the largest the interface allows did not."""
+    """Whether small packets came back, and the largest that the interface allows did not."""
     return facts.get("largest") is not None and facts["largest"] < facts["wanted"]
 
 
 def is_explained(facts: Facts) -> bool:
-    """A link whose slowness has a cause that another check names."""
+    """Whether another check already names the cause for which this link is slow."""
     return loss_of(facts) >= LOSSY or has_swallowed(facts) or float(facts.get("rtt_s") or 0.0) >= SLOW_ANSWER_S

@@ -38,7 +38,7 @@ class RemoteHost:
     is_gone: bool = False
 
     def ask(self, message: Message, timeout_s: float) -> Message | None:
-        """Its answer; None if it is gone for good. It is not asked again: a late answer would be taken for the next question's."""
+        """The host's answer; None if there is none in time. Then it is not asked again: a late answer would be taken for the next one."""
         if self.is_gone:
             return None
         try:
@@ -81,7 +81,7 @@ class MeetingListener:
             return [host for host in self._hosts if not host.is_gone]
 
     def close(self) -> None:
-        """No more hellos; hosts that have joined stay."""
+        """Accept no more hosts; those that have joined stay connected."""
         for listener in self._listeners:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)

@@ -50,13 +50,13 @@ def _place_in_order(remote: RemoteHost) -> tuple[int, float]:
 
 
 def _started_s(remote: RemoteHost, began: float) -> float:
-    """When it began to look for the meeting, by our clock: a blocked port makes it come late, but it did not start late."""
+    """When the host was started, by our clock: when it began to look for the meeting, as a blocked port makes it come later."""
     searched = remote.hello.get("searched_s")
     return remote.arrived_at - began - (searched if isinstance(searched, int | float) else 0.0)
 
 
 class Agent:
-    """Runs commands on one host. They come from another machine: each is looked up in a table, and its work is bounded."""
+    """Runs commands on one host. They come from another machine, so each is looked up in a table, and what it does is bounded."""
 
     def __init__(self, here: Here, probes: Probes | None, look: Callable[[], dict[str, Facts]]) -> None:
         self.here, self.probes = here, probes

@@ -66,7 +66,7 @@ class Probes:
             sock.close()
 
     def offer(self) -> dict[str, str | int]:
-        """What the others have to know to measure with us."""
+        """The addresses and ports that the others need to measure links to this host."""
         return {
             "address": self.address,
             "port": self.port,
@@ -95,7 +95,7 @@ class Probes:
                 send_bulk(client, lambda: False)
 
     def _echo(self, udp: socket.socket) -> None:
-        """Every packet goes back at its own size, with the number of packets of its run that came so far."""
+        """Send every packet back at its own size, with the number of packets of its run that came so far."""
         counts: OrderedDict[tuple[object, int], int] = OrderedDict()
         while not self._is_closed.is_set():
             try:
@@ -139,7 +139,7 @@ def receive_bulk(sock: socket.socket) -> tuple[int, float]:
 
 def send_bulk(sock: socket.socket, is_enough: Callable[[], bool]) -> None:
     """Send for a little longer than the other side counts, or until it is enough; then drop what is still on its way."""
-    chunk = os.urandom(1 << 12) * (CHUNK >> 12)  # nothing on the way shall compress it
+    chunk = os.urandom(1 << 12) * (CHUNK >> 12)  # random, so that nothing on the way compresses it
     deadline = time.monotonic() + BULK_S + _STALL_S
     sock.setblocking(False)
     try:
@@ -148,7 +148,7 @@ def send_bulk(sock: socket.socket, is_enough: Callable[[], bool]) -> None:
             if writable:
                 sock.send(chunk)
     except OSError:
-        return  # the measuring side has heard enough and closed
+        return  # the measuring side has enough and has closed
     finally:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -46,7 +46,7 @@ class Survey:
             member.options["nproc"] = answer.get("ranks", member.options.get("nproc"))
 
     def clocks(self) -> dict[str, tuple[float, float]]:
-        """Each host's clock against ours, and the error of that."""
+        """Each host's clock relative to ours, and the error of that."""
         return {member.name: found for member in self._members if (found := _clock_of(member))}
 
     def probe_ports(self) -> Reached:
@@ -78,7 +78,7 @@ class Survey:
         return links
 
     def collective(self, job: CheckedJob) -> Facts:
-        """One rank per host, if nothing that was seen so far makes it fail anyway."""
+        """Run a small job with one rank per host, unless what was seen so far shows that it would fail."""
         if why := _why_no_collective(job):
             return {"blind": why}
         found: Facts = {}
@@ -117,7 +117,7 @@ class Survey:
 
 
 def _sound_link(facts: Facts) -> Facts:
-    """The numbers that are numbers; what another host says may be anything."""
+    """The facts of a link that are numbers, because another host may send anything."""
     numbers = {key: value for key in LINK_NUMBERS if isinstance(value := facts.get(key), int | float)}
     together = ({"lost_out", "lost_back"}, {"largest", "wanted"}, {"up", "down"})
     whole = {key: value for key, value in numbers.items() if all(key not in group or group <= numbers.keys() for group in together)}
@@ -153,7 +153,7 @@ def _open_way(pair: Pair, reached: Reached) -> Pair | None:
 
 
 def _why_no_collective(job: CheckedJob) -> str:
-    """What was seen already, and would only be seen again."""
+    """The fault already seen that would make the collective fail; empty if there is none."""
     answers = [answer for row in job.reached.values() for answer in row.values()]
     reasons = (
         (len(job.hosts) < 2, "there is no other host"),
@@ -173,7 +173,7 @@ def rounds_for(names: list[str]) -> list[list[Pair]]:
 
 
 def second_look(names: list[str], good: Iterable[Pair], bad: Iterable[Pair]) -> list[list[Pair]]:
-    """Each suspect with a host that is beyond suspicion, where they have not met: this is what tells a node from a link."""
+    """Pairs of each suspect with a host beyond suspicion that have not met: they show whether a node or a link is bad."""
     good, bad = list(good), list(bad)
     suspects = [name for name in names if any(name in pair for pair in bad)]
     met = {frozenset(pair) for pair in [*good, *bad]}

@@ -22,7 +22,7 @@ def main() -> None:
         try:
             for answer in _answers(command):
                 answers.write(json.dumps(answer) + "\n")
-        except Exception as error:  # whatever it is, the asker wants to know
+        except Exception as error:  # any failure is an answer for the parent
             answers.write(json.dumps({"error": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:500]}) + "\n")
         answers.write('{"done": true}\n')
         command = commands.get()

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 _SIZE = 4 << 20  # float32: 16 MiB
 _ROUNDS = 3
-_SLOW_S = 3.0  # on a link that needs this long for one round, one round says enough
+_SLOW_S = 3.0  # where one round takes this long, one round is enough
 
 
 def run_collective(command: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _try(step: Callable[[int], Any], size: int, device: str) -> tuple[bool, int]
 
 
 def _limit_memory(memory: int) -> None:
-    """Private memory beyond `memory` more than now is refused, so that a step fails as it would on the GPU instead of being killed."""
+    """Allow `memory` bytes of private memory more than now, so that a step fails as it would on a GPU instead of being killed."""
     used = sum(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")) << 10
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = used + memory

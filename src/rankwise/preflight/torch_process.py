@@ -19,7 +19,7 @@ _STDERR_KEPT = 4000
 
 
 class TorchProcess:
-    """Started when first needed; ended by `close`, or by itself when we are gone."""
+    """The child: started when first needed, ended by `close`, or by itself when its parent is gone."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = dict(os.environ if environ is None else environ)
@@ -29,7 +29,7 @@ class TorchProcess:
         self._stderr = b""
 
     def start(self) -> ThreadTask[dict[str, Any]]:
-        """Begin importing, so that the answer is there when it is asked for."""
+        """Start the child early, so that torch is imported when it is asked."""
         with self._lock:
             if self._importing is None:
                 # -P: a file of the user's that is called like a module must not come before it
@@ -88,6 +88,6 @@ class TorchProcess:
             process.wait(2)
         code = process.returncode
         if code is not None and code < 0:
-            return f"the process was ended by signal {-code}" + (" (SIGKILL: perhaps for want of memory)" if code == -9 else "")
+            return f"the process was ended by signal {-code}" + (" (SIGKILL: perhaps because memory ran out)" if code == -9 else "")
         last = self._stderr.decode(errors="replace").strip().splitlines()
         return (last[-1] if last else f"the process ended with code {code}")[:300]

@@ -76,7 +76,7 @@ def _local_collective(here: Here, say: Say) -> Facts:
 
 @dataclass(frozen=True)
 class Way:
-    """Where the meeting is: the addresses of its host, our own if that is us, and how its port looked before anybody opened it."""
+    """Where the meeting is: the addresses of its host, which of them are ours, and the state of its port before the check opened it."""
 
     addresses: list[str]
     own: list[str]
@@ -84,7 +84,7 @@ class Way:
 
 
 def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
-    """Lead the meeting where the rendezvous address is ours, else go there."""
+    """Lead the meeting where the rendezvous address is ours, else join it."""
     addresses = resolve(here.plan.master).addresses
     way = Way(list(addresses), own_addresses(here.plan.master, addresses, interfaces()), rendezvous_port.look(here))
     looked = {"rendezvous-port": way.port_facts} if "ports" in here.plan.only else {}
@@ -101,7 +101,7 @@ def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
 
 
 def _may_lead(here: Here, way: Way) -> bool:
-    """Node 0 leads; where torchrun hands out the ranks, the first host at the rendezvous address does."""
+    """Whether this host leads: node 0 does, or where torchrun assigns the ranks, the first host at the rendezvous address."""
     if here.plan.node_rank is not None:
         return bool(way.own) and here.plan.node_rank == 0
     return bool(way.own) and not is_led(way.own, here.plan.port, _hello(here))
@@ -115,14 +115,14 @@ def _lead(meeting: Meeting, started: float) -> dict[str, Any]:
 
 
 def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dict[str, Any]:
-    """Go to the meeting; where there is none, tell what this host alone sees."""
+    """Join the meeting; where there is none, report what this host alone sees."""
     options, why = _job_of(here), f"{here.plan.master} does not resolve here"
     meeting: Facts = {"is_host": False, "why": why, "refusal": "", "is_broken": False}
     if way.addresses:
         deadline = min(started + here.plan.wait_s, here.deadline - _QUICK_S)
         search = find_meeting(way.addresses, here.plan.port, _hello(here), deadline, say)
         if search.sock is not None:
-            way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
+            way.port_facts["opens"] = False  # the leading `check`, perhaps on this machine, holds the port
             try:
                 return attend(search.sock, agent, say)
             except ConnectionLost as error:

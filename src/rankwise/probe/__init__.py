@@ -1,7 +1,7 @@
 """The probe runs inside every Python process of a watched job, with the standard library and torch only.
 
-Nothing here imports rankwise, because the job may run in another environment; modules import each other relatively for the same reason.
-A failure in here is written to the journal and the script goes on. Begin with `hooks`, then `collectives`, `calls` and `ring`.
+Nothing here imports rankwise by name, because the job may run in another environment; modules import each other relatively for that reason.
+A failure in here is written to the journal, and the script goes on. Begin with `hooks`, then `collectives`, `calls` and `ring`.
 """
 
 import os

@@ -25,7 +25,7 @@ def begin(op: int, frame: Any, mode: str | None = None) -> Opened:
 
 
 def note_splits(record: ring.Ring, n: int, splits_of: Callable[..., splits.Splits], args: Any, kwargs: Any) -> None:
-    """Note what an all_to_all sends to whom; nothing for arguments that torch will refuse."""
+    """Note how much an all_to_all sends to each rank; nothing for arguments that torch will refuse."""
     try:
         record.note_splits(n, *splits_of(*args, **kwargs))
     except Exception:

@@ -1,6 +1,6 @@
 """Sees the processes this one starts: multiprocessing's as they begin and end, and the exit code of all.
 
-Loaded wherever `subprocess` or `multiprocessing` are, torch or not, so it imports nothing that is not loaded anyway.
+Loaded in every process that imports `subprocess` or `multiprocessing`, with or without torch, so it imports only what is loaded anyway.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def _begin(*_: Any, **__: Any) -> None:
     if "torch" in sys.modules or process.is_recording_or_forked() or "--multiprocessing-fork" in sys.orig_argv:
         recording.start()
         recording.separate_output()
-    _handled_before = sys.exc_info()[1]  # where the parent forked inside an `except`
+    _handled_before = sys.exc_info()[1]  # set where the parent forked inside an `except`
     _follow()
-    if not _is_followed:  # else inherited from a parent that is itself such a child
+    if not _is_followed:  # else the registration is inherited from a parent that is itself such a child
         _is_followed = True
         from multiprocessing import util
 
-        util.register_after_fork(hooks, _follow)  # a forked child throws away the finalizers it has so far
+        util.register_after_fork(hooks, _follow)  # multiprocessing clears its finalizers in a forked child
 
 
 def _follow(_: ModuleType | None = None) -> None:
-    """multiprocessing runs its finalizers in a `finally` around `run()`: its exception is at hand there, without a frame of ours."""
+    """Have `_end` called in the `finally` around the child's `run()`, where its exception can be seen without a frame of ours in it."""
     from multiprocessing import util
 
     util.Finalize(None, hooks.guarded(_end), exitpriority=1_000_000)
@@ -56,7 +56,7 @@ def _end() -> None:
 
 
 def watch_torchrun(module: ModuleType) -> None:
-    """Which process torchrun starts as which rank: a process that is not Python, or ends at once, cannot say so itself."""
+    """Note which process torchrun starts as which rank: a process that is not Python, or ends at once, cannot note it itself."""
     module.SubprocessHandler._popen = hooks.wrap(module.SubprocessHandler._popen, after=hooks.guarded(_note_rank))
 
 
@@ -90,7 +90,7 @@ def _note_subprocess(_frame: Any, _result: None, child: Any, *_: Any, **__: Any)
 
 
 def _note_code(pid: int, code: int) -> None:
-    """Failures always; success only of a process with a journal of its own, which can then be checked against its exit code."""
+    """Note an exit code: failures always, success only of a process with a journal, whose own account of its end it confirms."""
     if code or os.path.exists(f"{process.live}/p-{pid}.jsonl"):
         from . import journal
 

@@ -14,15 +14,14 @@ from . import calls, ddp, exits, hooks, journal, output_pipe, port_owner, proces
 from .audit import record, reduces, times
 
 _FUNCTIONS = ring.OPS[: ring.OPS.index("init_process_group")]
-# What these functions call their tensor, their group, their peer, and their reduce op or tag; each has at most one of each kind, and the
-# first that it has counts.
+# The names these functions give to their tensor, group, peer, and reduce op or tag; of each kind the first name that a function has counts.
 _TENSORS, _GROUPS, _PEERS, _OPS = ("tensor", "input_tensor", "output"), ("group",), ("src", "dst"), ("op", "tag")
 _ABSENT = (1 << 30, "")
 _SPLITS: dict[str, Callable[..., splits.Splits]] = {"all_to_all": splits.of_lists, "all_to_all_single": splits.of_one}
 
 
 def attach(module: ModuleType) -> None:
-    """Runs right after `distributed_c10d`, before anybody could import its functions by name."""
+    """Wrap the functions right after `distributed_c10d` ran, before other modules can import them by name."""
     recording.start()
     import torch
 
@@ -109,7 +108,7 @@ def _begin_init(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
 
 
 def _age_of_store(method: str) -> float | None:
-    """When a file:// store that is already there was last written: an old one is a trap."""
+    """When a file:// store that already exists was last written: ranks cannot meet in one that an earlier job left behind."""
     path = method.removeprefix("file://")
     if path == method or not os.path.isfile(path) or not os.path.getsize(path):
         return None
@@ -120,7 +119,7 @@ def _end_init(opened: calls.Opened, _result: None, error: BaseException | None) 
     calls.end(opened, None, error)
     text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
     taken = "EADDRINUSE" in text or "already in use" in text
-    # Asked here and now: by the time the watcher could, the job and whoever holds the port may be gone.
+    # Looked up here, because the process that holds the port may be gone by the time the watcher looks.
     journal.write("inited", error=text, holder=port_owner.holder_of(text) if taken else None)
     if error is None:
         c10d = _c10d()
@@ -163,7 +162,7 @@ def _whole(value: Any, variable: str) -> int | None:
 
 
 def hide_from_compiler(module: ModuleType) -> None:
-    """Have torch.compile leave what rides in the wrappers alone, as it leaves torch.distributed's own functions alone."""
+    """Have torch.compile skip the probe's code inside the wrappers, as it skips torch.distributed's own functions."""
     own = ("calls", "collectives", "hooks", "journal", "process", "ring", "sites")
     for part in (*own, "audit.events", "audit.written_files", "audit.record", "audit.reduces", "audit.times"):
         module.add(f"{__package__}.{part}")

@@ -15,7 +15,7 @@ from .audit import data, events, record, times, window, written_files
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
-# Beside the wrapper, not on it: the user may save the whole object.
+# Kept beside the wrapper and not on it, because the user may save the whole object.
 _parameters: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
 
 
@@ -111,8 +111,8 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mode_of(wrapper: Any, is_grad_enabled: bool) -> str | None:
-    """How a forward differs from one of plain training, which is what decides whether a gradient reduction follows it."""
-    own = wrapper.__dict__  # asking the module itself for its parts takes several times as long
+    """How a forward differs from one of plain training: this decides whether a gradient reduction follows it."""
+    own = wrapper.__dict__  # attribute access through the module takes several times as long
     is_synced, is_training = own.get("require_backward_grad_sync", True), getattr(own.get("_modules", own).get("module"), "training", True)
     if is_synced and is_grad_enabled and is_training:
         return None
@@ -138,7 +138,7 @@ def _note_unused(wrapper: Any, error: BaseException) -> None:
 
 
 def mark_backward() -> None:
-    """Once the process has joined a job: mark each backward, which is where DDP and FSDP reduce gradients."""
+    """Mark each backward from now on, because DDP and FSDP reduce gradients there. Called once the process has joined a job."""
     global _wrapped_backward
     if _wrapped_backward:
         return

@@ -3,7 +3,7 @@
 import fcntl
 import os
 
-_LOWEST = 64  # the numbers a script gets for its own files stay what they were
+_LOWEST = 64  # above the usual numbers, so that a script's own files get the numbers they would get without us
 _open: dict[str, tuple[int, str, tuple[int, int]]] = {}  # key: descriptor, path, its device and inode
 
 
@@ -33,7 +33,7 @@ def find(key: str, path: str) -> int:
 
 
 def _checked(key: str) -> int:
-    """The descriptor if it is still ours: a script may close all (daemons do), and open files of its own under the same numbers."""
+    """The descriptor if it is still ours: a script may close all (as daemons do) and open its own files under the same numbers."""
     if key not in _open:
         return -1
     fd, _, identity = _open[key]

@@ -24,7 +24,7 @@ _registered_with: list[ModuleType] = []
 
 
 def install() -> None:
-    """Once per interpreter; a forked child that is recorded too only gets its own file for the stacks it is asked for."""
+    """Install the hooks, once per interpreter; a forked child that is recorded too only gets its own file for stacks on request."""
     global _installed
     if _installed:
         descriptors.reopen_in_child("stacks", _path("t"))
@@ -41,7 +41,7 @@ def install() -> None:
 
 
 def go_first() -> None:
-    """Handlers run last in, first out: be the first to run, before one that may hang, and before threads are joined."""
+    """Register our exit handler again, so that it runs first (handlers run last in, first out): others may hang, or join threads."""
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
     import threading
@@ -52,7 +52,7 @@ def go_first() -> None:
 
 
 def note_exception(error: BaseException, thread: str = "MainThread") -> None:
-    """Write an exception nobody caught."""
+    """Write an uncaught exception."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -68,13 +68,13 @@ def note_exception(error: BaseException, thread: str = "MainThread") -> None:
 
 
 def _finding_of(error: BaseException) -> dict[str, Any] | None:
-    """What an error of rankwise's own has found; not asked for by its class, which the user's environment need not have."""
+    """The finding of one of rankwise's own errors, told by its module: the user's environment need not have rankwise to import it from."""
     finding: Any = getattr(error, "finding", None)
     return finding.to_dict() if type(finding).__module__ == "rankwise.findings" else None
 
 
 def note_child_end(error: BaseException | None) -> None:
-    """How a child of multiprocessing ends, which catches whatever it raised."""
+    """Note how a child of multiprocessing ends: multiprocessing itself catches what it raised, so no hook sees it."""
     if _ended_pid == os.getpid():
         return
     elif error is None:
@@ -119,7 +119,7 @@ def _note_end(kind: str, code: Any, stack: Any = ()) -> None:
 
 
 def _watch_crashes() -> None:
-    """A native crash leaves the Python stack in our file; a real-time signal does the same on request, where ptrace is refused."""
+    """Have faulthandler write the stack to our file at a native crash, and on a real-time signal, for hosts that refuse ptrace."""
     if not faulthandler.is_enabled():
         faulthandler.enable(descriptors.keep_open("crash", _path("f")))
     if _signal.getsignal(STACK_SIGNAL) == _signal.SIG_DFL:
@@ -131,9 +131,9 @@ def _path(kind: str) -> str:
 
 
 def _after_fork() -> None:
-    """A forked child is another process: the parent's end is not its end, and its crash not the parent's.
+    """A forked child forgets what it inherited about the parent's end, and writes its own crash file.
 
-    Its stacks cannot be asked for yet: the file says that the signal is safe, and a child that goes on to exec something would die of it.
+    It gets no file for stacks on request yet: such a file says that the signal may be sent, and a child that calls exec would die of it.
     """
     global _exit_code
     _last_exit_call.clear()
@@ -149,7 +149,7 @@ def _note_os_exit(frame: Any, status: int) -> None:
 
 
 def watch_quitter(module: ModuleType) -> None:
-    """`exit()` and `quit()`, which raise SystemExit themselves."""
+    """Note calls of `exit()` and `quit()`, which raise SystemExit without sys.exit."""
     note = hooks.guarded(_note_exit_call)
     module.Quitter.__call__ = hooks.wrap(module.Quitter.__call__, lambda frame, _quitter, code=None: note(frame, code))
 
@@ -169,7 +169,7 @@ def _note_signal(frame: Any, pid: int, sig: int) -> None:
 
 
 def watch_threads(module: ModuleType) -> None:
-    """Exceptions that end a thread, whatever hook the user has set for them."""
+    """Note exceptions that end a thread, even if the user has set threading.excepthook."""
     original = module._make_invoke_excepthook
 
     def make() -> Any:

@@ -11,14 +11,14 @@ _here = threading.local()  # `opened`: the outermost forward that is going on in
 
 
 def attach(module: ModuleType) -> None:
-    """FSDP2: the state of a `fully_shard`ed module has a hook before and after its forward; the outermost one is the root's."""
+    """Wrap FSDP2's hooks before and after a sharded module's forward; the outermost forward is that of the root."""
     cls = module.FSDPState
     cls._pre_forward = hooks.wrap(cls._pre_forward, hooks.guarded(_before_forward))
     cls._post_forward = hooks.surround(cls._post_forward, hooks.guarded(_is_running_root), _after_forward)
 
 
 def attach_fsdp1(module: ModuleType) -> None:
-    """FSDP1: the wrapper's own forward; wrappers within wrappers belong to the outermost."""
+    """Wrap FSDP1's own forward; only the outermost of nested wrappers is marked."""
     cls = module.FullyShardedDataParallel
     cls.forward = hooks.surround(cls.forward, _begin_outermost, _after_forward)
 
@@ -31,7 +31,7 @@ def _begin_outermost(frame: Any, _args: Any, _kwargs: Any) -> bool:
 
 
 def _before_forward(frame: Any, state: Any, *_: Any, **__: Any) -> None:
-    """Unless a forward is going on, or this is the recomputation within a backward."""
+    """Mark the beginning of a forward, unless one is open already, or this is a recomputation inside a backward."""
     if state._state_ctx.iter_forward_root is None and state._training_state.name != "PRE_BACKWARD":
         _here.opened = calls.begin(_FORWARD, frame)
 

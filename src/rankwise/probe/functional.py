@@ -9,7 +9,7 @@ from typing import Any
 
 from . import calls, hooks, process, ring, splits
 
-# function, which may have a twin for autograd: the operation it stands for in the ring
+# Function (some also exist with _autograd): the operation it is noted as in the ring.
 _OPS = {
     "broadcast": "broadcast",
     "all_reduce": "all_reduce",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # typing's own would have to be imported
+TYPE_CHECKING = False  # not from `typing`, whose import costs milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
@@ -120,7 +120,7 @@ def surround(original: Callable[..., Any], begin: Callable[..., Any], end: Calla
 
 
 def dress(wrapper: Function, original: Any) -> Function:
-    """`functools.wraps`, but under a module in which pickle finds the wrapper, and without the import."""
+    """As `functools.wraps`, with a module in which pickle finds the wrapper, and without importing functools."""
     for name in ("__name__", "__qualname__", "__doc__"):
         setattr(wrapper, name, getattr(original, name))
     wrapper.__dict__.update(getattr(original, "__dict__", {}))
@@ -130,13 +130,13 @@ def dress(wrapper: Function, original: Any) -> Function:
 
 
 def drop_wrapper_frame(error: BaseException) -> None:
-    """Remove the wrapper that caught this exception from its traceback, which is the user's; a bare `raise` afterwards adds nothing."""
+    """Remove our wrapper's frame from the user's traceback; a bare `raise` afterwards adds no frame."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
 def note_broken(what: str, error: BaseException) -> None:
-    """Write once per process that a step failed: a step that fails at every call must not cost a line at every call."""
+    """Write once per process that a step failed, so that a step which fails at every call does not cost a line each time."""
     try:
         if (os.getpid(), what) in _reported:
             return
@@ -149,7 +149,7 @@ def note_broken(what: str, error: BaseException) -> None:
 
 
 class _PostImport:
-    """A meta path finder that lets the real finders find, and runs our part after the module's own code."""
+    """A meta path finder that asks the other finders, and runs our part after the module's own code."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in _after:
@@ -180,7 +180,7 @@ def _wrap_loader(loader: Any, name: str) -> None:
 
     try:
         loader.exec_module = exec_module
-    except AttributeError:  # a loader written in C with no room for attributes: go without
+    except AttributeError:  # a loader written in C may take no attributes: then this module is not hooked
         pass
 
 

@@ -22,7 +22,7 @@ _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def write(what: str, /, **facts: Any) -> None:
-    """Append one line. Opened and closed each time, so that a reader sees whole lines and the script may close what it likes."""
+    """Append one line. The file is opened and closed each time: readers see whole lines, and the script may close any descriptor."""
     if not process.live:
         return
     path = _path()
@@ -58,7 +58,7 @@ def write_process_info() -> None:
         host=os.uname().nodename,
         env=rank_environment(),
     )
-    descriptors.keep_open("journal", _path())  # a script that has used up all descriptors still gets its end recorded
+    descriptors.keep_open("journal", _path())  # so that the end is recorded even if the script has used up all descriptors
 
 
 def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -71,7 +71,7 @@ def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    """What `json.dumps(value, default=str)` returns; importing `json` costs a process without torch more than the rest of the probe."""
+    """As `json.dumps(value, default=str)`: importing `json` costs a process without torch more than the rest of the probe."""
     if isinstance(value, str):
         return _quoted(value)
     if value is None or value is True or value is False:
@@ -79,7 +79,7 @@ def _json(value: Any) -> str:
     if isinstance(value, int):
         return int.__repr__(value)
     if isinstance(value, float):
-        return float.__repr__(value) if value - value == 0 else "null"  # neither infinity nor NaN is JSON
+        return float.__repr__(value) if value - value == 0 else "null"  # JSON has neither infinity nor NaN
     if isinstance(value, dict):
         return "{" + ", ".join([f"{_quoted(str(key))}: {_json(item)}" for key, item in value.items()]) + "}"
     if isinstance(value, (list, tuple)):

@@ -29,7 +29,7 @@ def separate() -> None:
     try:
         names = "".join("o" if fd == 1 else "e" for fd in ours)
         has_received = _send(address, f"{os.getpid()} {names} {_rank_in_environment()}\n", [ends[fd][0] for fd in ours], is_confirmed=True)
-        for fd in ours if has_received else ():  # a pipe that nobody reads would end this process
+        for fd in ours if has_received else ():  # writing to a pipe without a reader would end this process
             os.dup2(ends[fd][1], fd, inheritable=True)
     finally:
         for read_end, write_end in ends.values():

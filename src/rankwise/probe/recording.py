@@ -1,4 +1,4 @@
-"""Begins to record a process that is a rank, or may become one. What that needs is imported only there."""
+"""Begins to record a process that is a rank, or may become one. Only such processes import the modules this needs."""
 
 from __future__ import annotations
 

@@ -85,10 +85,10 @@ class Ring:
         words[word + _ENDED_WORD] = now = time.time_ns()
         if failed:
             self._map[8 * word + _FAILED_BYTE] = 1
-        return max(0, now - words[word + _STARTED_WORD])  # this clock can be set back
+        return max(0, now - words[word + _STARTED_WORD])  # time_ns() goes back where the clock is set back
 
     def note_splits(self, n: int, sent: list[int], expected: list[int]) -> None:
-        """What an all_to_all, entered as `n`, sends to each rank and expects from each; of large groups it is not kept."""
+        """Note how much the all_to_all entered as `n` sends to each rank and expects from each; not for groups over 64 ranks."""
         num, room = len(sent), MOST_PEERS - len(sent)
         if room < 0 or len(expected) != num:
             return
@@ -97,7 +97,7 @@ class Ring:
         SPLITS.pack_into(self._map, at, n + 1, num, *numbers)
 
     def mark(self, op: int) -> None:
-        """Progress that is only counted: no slot, no stack."""
+        """Count one operation, without a slot and without a stack."""
         self._words[_FIRST_COUNT_WORD + op] += 1
 
     def count_of(self, op: int) -> int:
@@ -121,8 +121,8 @@ class Ring:
         return packed
 
 
-current: Ring | None = None  # of this process, never a parent's; None until it is needed
-_pid = 0  # of the process that has made its ring, or tried to
+current: Ring | None = None  # this process's own ring, never a parent's; None until it is needed
+_pid = 0  # this process's pid once it has made its ring, or failed to
 
 
 def open_ring(live: str) -> Ring | None:
@@ -142,4 +142,4 @@ def _after_fork() -> None:
     current, _pid = None, 0
 
 
-os.register_at_fork(after_in_child=_after_fork)  # cheaper than to ask for the pid at every call
+os.register_at_fork(after_in_child=_after_fork)  # cheaper than checking the pid at every call

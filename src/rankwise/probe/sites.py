@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-# A place is at most 8 frames of the user's, or 24 of packages between them and torch.
+# A place has frames worth 24 at most: one of the user's counts 3, one of a package between it and torch counts 1.
 _HIDDEN, _PACKAGE, _USER, _ROOM = 0, 1, 3, 24
 _MAX_CODES = 20_000
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 _stdlib = (os.path.dirname(os.__file__) + os.sep, os.path.join(sys.base_exec_prefix, sys.platlibdir, _version) + os.sep)
-# Keyed by id, because hashing a code object means hashing all it holds; `_codes` keeps the ids from being given away.
+# Keyed by id, because hashing a code object hashes all it holds; `_codes` holds the objects, so that no id is used again.
 _kinds: dict[int, int] = {}
 _codes: list[CodeType] = []
 _numbers: dict[tuple[Any, ...], int] = {}
@@ -28,7 +28,7 @@ _next_number = itertools.count(1).__next__
 
 
 def forget() -> None:
-    """Describe every place afresh: in a new journal that knows none of them, or when too many were remembered."""
+    """Forget all places, so that they are described again: for a new journal, or when too many are remembered."""
     _numbers.clear()
     _kinds.clear()
     _codes.clear()
@@ -45,7 +45,7 @@ def number_of_caller(frame: FrameType | None) -> int:
             kind = _learn(outer.f_code)
         if kind:
             add(code)
-            add(outer.f_lasti)  # the line itself is costly to ask for
+            add(outer.f_lasti)  # cheaper than the line number
             room -= kind
             if room <= 0:
                 break
@@ -60,7 +60,7 @@ def _learn(code: CodeType) -> int:
 
 
 def _number_of_new(place: tuple[int, ...], frame: FrameType | None) -> int:
-    if len(_codes) > _MAX_CODES:  # code made anew at every call, by exec
+    if len(_codes) > _MAX_CODES:  # a script that compiles new code at every call (exec)
         forget()
         return number_of_caller(frame)
     frames: list[tuple[str, int, str]] = []
@@ -68,7 +68,7 @@ def _number_of_new(place: tuple[int, ...], frame: FrameType | None) -> int:
         if _kinds[id(frame.f_code)]:
             frames.append((_full_path(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    known = _numbers.get(tuple(frames))  # another call on the same line, or the same code compiled again
+    known = _numbers.get(tuple(frames))  # the same lines reached from another instruction, or compiled again
     number = _numbers[place] = _numbers[tuple(frames)] = known or _next_number()
     if not known:
         journal.write("site", i=number, frames=frames)
@@ -104,7 +104,7 @@ def is_users(frame: FrameType) -> bool:
 
 
 def is_called_by_user(frame: FrameType | None) -> bool:
-    """Whether the user's code asked for this, be it through another package, and not torch for a purpose of its own."""
+    """Whether the user's code made this call, directly or through another package, rather than torch for its own purposes."""
     while frame is not None and not is_users(frame):
         if f"{os.sep}torch{os.sep}" in frame.f_code.co_filename or f"{os.sep}triton{os.sep}" in frame.f_code.co_filename:
             return False

@@ -16,12 +16,12 @@ def of_lists(received: Sequence[Any], sent: Sequence[Any], *_: Any, **__: Any) -
 def of_one(
     output: Any, input: Any, output_split_sizes: Any = None, input_split_sizes: Any = None, group: Any = None, *_: Any, **__: Any
 ) -> Splits:
-    """The splits of `all_to_all_single`; without split sizes a tensor is dealt in equal parts."""
+    """The splits of `all_to_all_single`; without split sizes each rank gets an equal part of the tensor."""
     return _parts(input, input_split_sizes, group), _parts(output, output_split_sizes, group)
 
 
 def of_functional(self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, *_: Any, **__: Any) -> Splits:
-    """The splits of the functional `all_to_all_single`, which makes its output itself, with rows as wide as those of the input."""
+    """The splits of the functional `all_to_all_single`, which makes its own output with rows of the input's size."""
     sent = _parts(self, input_split_sizes, group)
     return sent, [rows * _width(self) for rows in output_split_sizes] if output_split_sizes else sent
 

@@ -16,7 +16,7 @@ def attach(module: ModuleType) -> None:
 
 
 class _Noted:
-    """Notes the call when the method is looked up: a wrapper around it would show in the user's traceback."""
+    """Notes a call when the method is looked up, because a wrapper around it would show in the user's traceback."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -32,6 +32,6 @@ def _note(wrapper: Any) -> None:
     kind, message = wrapper.exc_type.__qualname__, (lines[-1] if lines else "")[:500]
     times = _times[kind, message] = _times.get((kind, message), 0) + 1
     if times > 3 and times & (times - 1):
-        return  # from the fourth on, only every power of two: a script that tries for ever must not fill the disk
+        return  # after the third only powers of two are written: a script that retries for ever must not fill the disk
     frames = [[file, int(line), function] for file, line, function in _FRAME.findall(str(wrapper.exc_msg))]
     journal.write("worker_raised", type=kind, message=message, times=times, frames=frames[::-1][:40])

@@ -10,7 +10,7 @@ _pid = 0
 
 
 def start(live: str) -> None:
-    """Serve the flight recorder on a unix socket. torch's names for this are private: a torch without them goes without."""
+    """Serve the flight recorder on a unix socket. torch's names for this are private; where they are missing, nothing is served."""
     global _pid
     if _pid == os.getpid():
         return
@@ -23,7 +23,7 @@ def start(live: str) -> None:
         return
     path = f"{live}/s-{_pid}"
     server = _without_announcement(lambda: make(path, -1))
-    # Never destroyed: its destructor prints warnings, and joins a thread while the interpreter goes down.
+    # Never destroyed: its destructor prints warnings, and joins a thread while the interpreter shuts down.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     journal.write("server", path=path)
     _allow_tracing()
@@ -50,7 +50,7 @@ def write_flight_recorder(live: str) -> None:
 
 
 def _without_announcement(make: Any) -> Any:
-    """The server announces itself on stderr; hold stderr back meanwhile and pass on everything else written there."""
+    """Make the server without its announcement on stderr; everything else written there meanwhile is passed on."""
     read_end, write_end = os.pipe()
     saved = os.dup(2)
     try:
@@ -73,7 +73,7 @@ def _without_announcement(make: Any) -> Any:
 
 
 def _allow_tracing() -> None:
-    """Where Yama restricts ptrace to ancestors, name the launcher, so that its py-spy may look at this process."""
+    """Name the launcher as a tracer, so that its py-spy may read this process where Yama allows ptrace to ancestors only."""
     launcher = os.environ.get("RANKWISE_LAUNCHER_PID", "")
     if launcher.isdigit() and os.path.exists("/proc/sys/kernel/yama/ptrace_scope"):
         pr_set_ptracer = 0x59616D61

@@ -18,7 +18,7 @@ from rankwise.report.verdict import findings_of
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "not possible": "dim"}
 _MOST_COLUMNS = 4  # hosts side by side; more are listed below each other, in plain lines
-_MOST_CELLS = 12  # below each other, per check
+_MOST_CELLS = 12  # lines per check, where hosts differ
 _MOST_FINDINGS = 12
 _CELL = 300
 
@@ -65,7 +65,7 @@ def _plain_lines(report: dict[str, Any], hosts: list[str]) -> Iterator[str]:
 
 
 def _cells(result: dict[str, Any], hosts: list[str]) -> list[tuple[str, str]]:
-    """What to show: once where all have the same, else per host or link, of many only the odd ones and a few; why it was not possible."""
+    """What to show of a check: one value where all hosts agree, else one per host or link (of many the odd ones and a few), or why none."""
     values = {name: one_line(text, _CELL) for name, text in result["values"].items()}
     listed = [(name, values[name]) for name in [*hosts, *(name for name in values if name not in hosts)] if name in values]
     if len(listed) > 1 and len({text for _, text in listed}) == 1 and not result["odd"]:
@@ -80,7 +80,7 @@ def _cells(result: dict[str, Any], hosts: list[str]) -> list[tuple[str, str]]:
 
 
 def _table(report: dict[str, Any], hosts: list[str], colour: bool, width: int) -> str:
-    """A row per check, hosts side by side. What was measured between hosts follows in a table of its own, a row per link."""
+    """A row per check, with the hosts side by side; then a table of what was measured between hosts, with a row per link."""
     table = _new_table("", "check", *hosts)
     group = ""
     for result in report["results"]:

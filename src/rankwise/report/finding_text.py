@@ -19,7 +19,7 @@ from rankwise.report.verdict import findings_of, outcome_facts
 from rankwise.stages import STAGE_NAMED
 
 _MARGIN = 7  # "where" and two spaces
-_WIDEST = 110  # on wider terminals "certain" would be out of sight
+_WIDEST = 110  # on wider terminals "certain" would stand too far from the summary
 _NARROWEST = 40
 _MAX_CULPRIT_LINES = 4
 _MAX_WAIT_LINES = 4
@@ -46,14 +46,14 @@ def verdict_text(verdict: dict[str, Any], *, folder: str | os.PathLike[str] | No
 
 
 def short_verdict_text(verdict: dict[str, Any], findings: Iterable[Finding], *, colour: bool, width: int) -> str:
-    """A short form for what was told in full before: these findings in a line each, and how the job stands."""
+    """The verdict where the findings were printed in full before: a line for each of these findings, and the state of the job."""
     width = _fitting(width)
     lines = [line for finding in findings for line in _headline(finding, width)]
     return _rendered([*lines, *_wrapped(_outcome_line(verdict), width, indent=4)], colour)
 
 
 def taken_back_text(finding: Finding, why: str, *, colour: bool, width: int) -> str:
-    """One line for a finding that is not true any more: a suspicion is taken back, what was certain is over."""
+    """One line for a finding that no longer holds: "taken back" for a suspicion, "over" for one that was certain."""
     width = _fitting(width)
     verb = "over" if finding.certain else "taken back"
     text = Text.assemble((f"{verb}: ", "bold"), one_line(finding.summary), f" · {why}" if why else "")

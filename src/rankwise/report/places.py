@@ -55,7 +55,7 @@ def op_text(op: str | None, seq: int | None = None, group: str | None = None) ->
 
 def _culprit_line(places: list[Place]) -> WhereLine:
     first = places[0]
-    if first.rank is None and not first.file and all(place.host for place in places):  # what `check` finds is wrong with a host
+    if first.rank is None and not first.file and all(place.host for place in places):  # findings of `check` name hosts
         return WhereLine((), ", ".join(dict.fromkeys(map(_host_text, places))), "", None, None, is_culprit=True)
     process = _process_text(first) if len(places) == 1 else ""
     return _line(places, f" ({process})" if process else "", is_culprit=True)

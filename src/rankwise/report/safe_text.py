@@ -9,7 +9,7 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202
 
 
 def printable(text: object, limit: int = 2000) -> str:
-    """The text with everything invisible written out as an escape, and its middle left out where it is longer than `limit`."""
+    """The text with invisible characters written as escapes, and without its middle where it is longer than `limit`."""
     whole = str(text)
     if len(whole) > limit:
         whole = f"{whole[: limit * 2 // 3]} … {whole[-limit // 3 :]}"

@@ -38,7 +38,7 @@ def verdict_dict(
 
 
 def write_json_atomically(path: Path, data: Any) -> None:
-    """Write `data` so that a reader sees the old file or the new one, never half; only the owner may read it."""
+    """Write `data` so that a reader sees either the old file or the whole new one; only the owner may read it."""
     write_whole(path, json.dumps(data, indent=2, allow_nan=False, default=str) + "\n", is_private=True)
 
 

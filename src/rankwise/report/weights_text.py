@@ -51,7 +51,7 @@ def _remark(tensor: dict[str, Any]) -> str:
 
 
 def converted_text(facts: dict[str, Any]) -> str:
-    """What was written, that it is the same, and how fast either is."""
+    """What was written, that it computes the same, and how fast both are."""
     lines = [f"{one_line(facts['output'])}  {bytes_text(facts['nbytes'])}"]
     if "program_ms" in facts:
         lines.append(f"outputs agree: largest relative difference {facts['largest_difference']:.2g}")

@@ -2,8 +2,8 @@
 
 Begin with `server`, then `rest`. `models_file` reads MODELS.toml; `catalogue` knows the models (`served` is one of the pool, `virtual` one
 made of others), `input_checks` compares a request with what its model declares, `infer_request` is a request and its answer, `binary` both
-as HTTP bodies. `http` parses, and guards the server; `front` is around each request; `rpc/` is gRPC, `fronts/` processes that read HTTP,
-`page/` the page at `/`.
+as HTTP bodies. `http` has the parser and the limits, `front` checks and logs each request; `rpc/` is gRPC, `fronts/` processes that read
+HTTP, `page/` the page at `/`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _Serve(types.ModuleType):
-    """`rankwise.serve` is this room and the function people call; importing anything below makes Python put the room there."""
+    """A module that can be called, because `rankwise.serve` is the function, and becomes this package as soon as it is imported."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from rankwise.serve.serving import serve

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from rankwise.serve.errors import RequestError
 
 log = logging.getLogger("rankwise.serve.access")
-_OPEN = ("/v2/health/live", "/v2/health/ready", "/", "/page.js", "/page.css")  # probes have no token, and the page asks for one
+_OPEN = ("/v2/health/live", "/v2/health/ready", "/", "/page.js", "/page.css")  # health probes have no token; the page asks for it
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _numbers = itertools.count(1)
 _START = os.urandom(4).hex()
@@ -43,7 +43,7 @@ class AccessGuard:
             self.check_token(headers.get("authorization", ""))
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
-        """Pages of other sites must not use the visitor's browser to reach a server that only the visitor can reach."""
+        """Refuse requests from pages of other sites: through a visitor's browser they could reach a server on that visitor's machine."""
         origin = headers.get("origin")
         if origin is None:
             return

@@ -1,4 +1,4 @@
-"""What models and virtual models (made of several) have in common: names, state, counts, and perhaps a shadow model."""
+"""What models and virtual models (made of several) have in common: name, state, counts, and a shadow model if there is one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankwise.serve.infer_request import InferRequest, InferResponse, Output
 from rankwise.serve.models_file import Entry
 
 Note = Callable[[str, str], None]
-Batches = dict[int, tuple[int, int]]  # by rows: how often, and nanoseconds
+Batches = dict[int, tuple[int, int]]  # number of rows: how many such batches ran, and their nanoseconds
 
 
 class Tally:
@@ -32,12 +32,15 @@ class Tally:
 
 
 class Answering:
-    """One version of one model as clients see it. `note` is told failures that are the model's or the server's fault, not the client's,
-    with the model's name. `follow` is told each request and its outputs."""
+    """One version of one model as clients see it.
+
+    `note` is called with each failure that is the model's or the server's fault, and the model's name; `follow` with each request and its
+    outputs.
+    """
 
     platform, backend = "pytorch_module", "pytorch"
     described_by: type = Entry
-    key = ""  # its name in the pool, where it has one
+    key = ""  # the model's name in the pool, if it is one of the pool's
     max_batch = 1
     preload = False
     inputs: tuple[TensorSpec, ...] = ()
@@ -50,7 +53,7 @@ class Answering:
         self.follow: Callable[[InferRequest, list[Output]], None] | None = None
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Raises RequestError and nothing else; cancelling it cancels the task."""
+        """The answer to a request. Raises only RequestError; cancelling the call cancels the task in the pool."""
         started_ns, outcome = time.monotonic_ns(), "fail"
         try:
             response = await self._answer(request)
@@ -75,7 +78,7 @@ class Answering:
         return InferResponse(self.name, self.version, request.id, outputs, parameters)
 
     async def load(self, said: Any = None) -> None:
-        """`said`: its new entry in MODELS.toml, of the type `described_by`. Raises Unavailable where it cannot be loaded."""
+        """Load the model, from its new entry in MODELS.toml if `said` is one. Raises Unavailable where it cannot be loaded."""
 
     def unload(self) -> None: ...
 
@@ -83,5 +86,5 @@ class Answering:
         """Free what it holds, after it was removed from the catalogue."""
 
     def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
-        """How often batches of each size ran, by the pool's counters."""
+        """How many batches of each size ran and for how long, from the pool's counters."""
         return {}

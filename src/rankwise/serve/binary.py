@@ -12,11 +12,11 @@ from rankwise.serve.answering import Answering
 from rankwise.serve.errors import RequestError
 from rankwise.serve.infer_request import InferRequest, InferResponse
 
-Wanted = dict[str, bool]  # by output, whether it is wanted as raw bytes; under "" what holds for all others
+Wanted = dict[str, bool]  # output: whether it is wanted as raw bytes; the key "" is for all other outputs
 
 
 def read_json(body: bytes | memoryview) -> Any:
-    """NaN and infinities are taken as well, as Python's json and Triton write them."""
+    """The JSON of a body; NaN and infinities are accepted as Python's json and Triton write them."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -41,7 +41,7 @@ def read_infer(body: bytes | memoryview, header_length: str | None, model: Answe
 
 
 def _raw(body: memoryview, model: Answering | None) -> tuple[InferRequest, Wanted]:
-    """No JSON at all: the body is the only input, of one row."""
+    """A request without JSON: the body is the raw bytes of the model's only input, with one row."""
     if model is None or len(model.inputs) != 1:
         raise RequestError(
             f"model {model.name if model else ''!r} has not exactly one input, so a request needs JSON that says what is what"
@@ -80,7 +80,7 @@ def _parsed(said: Any, raw: memoryview) -> tuple[InferRequest, Wanted]:
 
 
 def _named_input(said: Any, raw: memoryview, at: int) -> tuple[str, str, Array, int]:
-    """Its name, datatype, array, and how many of the raw bytes it took."""
+    """An input's name, datatype and array, and how many of the raw bytes it took."""
     if type(said) is not dict or type(said.get("name")) is not str:
         raise RequestError("each input has to be an object with a name")
     try:
@@ -159,7 +159,7 @@ def _parameters(said: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def write_infer(response: InferResponse, wanted: Wanted) -> tuple[list[bytes | memoryview], int | None]:
-    """The parts of the body, and how long its JSON is where raw tensors follow it."""
+    """The parts of the body, and the length of its JSON if raw tensors follow."""
     listed, raws = [], []
     for name, datatype, array in response.outputs:
         said = {"name": name, "datatype": datatype, "shape": list(array.shape)}

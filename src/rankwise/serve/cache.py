@@ -1,4 +1,4 @@
-"""A cache of answers: a request finds one where its types, shapes and values are the same to the bit. The oldest are dropped first."""
+"""A cache of answers for requests whose types, shapes and values are the same to the bit. The oldest answers are dropped first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rankwise.protocol import Array, to_raw
 from rankwise.serve.infer_request import Output
 
-_EACH = 512  # bytes of what an entry takes beside its arrays, about
+_EACH = 512  # bytes that an entry takes beside its arrays, roughly
 Key = bytes
 
 
@@ -19,7 +19,7 @@ class Cache:
     def __init__(self, most_bytes: int) -> None:
         self._most, self.nbytes = most_bytes, 0
         self._kept: OrderedDict[Key, tuple[int, list[Output]]] = OrderedDict()
-        self.generation = 0  # of the model whose answers these are
+        self.generation = 0  # changes when the model is loaded again, which makes older answers invalid
 
     def find(self, key: Key) -> list[Output] | None:
         found = self._kept.get(key)
@@ -29,7 +29,7 @@ class Cache:
         return list(found[1])
 
     def keep(self, key: Key, outputs: list[Output], generation: int) -> None:
-        """Keep the answer, unless the model has been loaded anew since it was asked."""
+        """Keep an answer, unless the model has been loaded again since it was asked."""
         size = _EACH + sum([len(to_raw(array, datatype)) for _, datatype, array in outputs])
         if generation != self.generation or key in self._kept or size > self._most:
             return
@@ -60,7 +60,7 @@ def key_of(inputs: Mapping[str, tuple[str, Array]], order: list[str]) -> Key:
 
 
 def _own(array: Array) -> Array:
-    """A copy: what a model gave may lie in memory that is used again."""
+    """A copy, because a model's output may lie in memory that is used again."""
     copied = np.array(array)
     copied.setflags(write=False)
     return copied

@@ -20,12 +20,12 @@ log = logging.getLogger("rankwise.serve")
 Source = Callable[[], ModelsFile]
 Count = Callable[[str, str, str], None]  # model, shadow, outcome
 Make = Callable[[Entry | VirtualModel, Callable[[str], Answering]], Answering]
-_MOST_SHADOWS = 32  # under way at once; more are left out
+_MOST_SHADOWS = 32  # requests to a shadow at once; further ones are left out
 _LONGEST_SHADOW_S = 60.0
 
 
 class Catalogue:
-    """`make` makes the model of an entry; `source` reads MODELS.toml again, where there is one; `count` counts what shadows answered."""
+    """All models. `make` makes the model of an entry, `source` reads MODELS.toml again if there is one, `count` counts shadows' answers."""
 
     def __init__(self, file: ModelsFile, pool: Pool, make: Make, count: Count, source: Source | None = None) -> None:
         self.pool, self._make, self._count, self._source = pool, make, count, source
@@ -57,7 +57,7 @@ class Catalogue:
 
     @property
     def waiting(self) -> list[Answering]:
-        """The models that have to be loaded before the server is ready, and are not yet."""
+        """The models that are not loaded yet and have to be before the server is ready."""
         return [model for model in self.all if model.preload and model.state != "READY" and model.reason != "unloaded"]
 
     async def load_all(self) -> None:
@@ -72,7 +72,7 @@ class Catalogue:
         await asyncio.gather(*[load(model) for model in self.all if model.preload])
 
     def find(self, name: str, version: str = "") -> Answering:
-        """The newest version where none is named; one that works, if there is any."""
+        """A model by name and version; without a version the newest that works, else the newest."""
         versions = self.by_name.get(name)
         if versions is None:
             raise NotFound(f"there is no model {name[:200]!r}")
@@ -91,7 +91,7 @@ class Catalogue:
         return list(self.by_name[name].values())
 
     async def load(self, name: str) -> None:
-        """Read its file or folder again: load new versions, drop the versions that are gone, reload the others."""
+        """Read the model's file or folder again: load new versions, drop versions that are gone, reload the others."""
         async with self._changing:
             said = await self._said_anew(name)
             known = self.by_name.get(name, {})
@@ -107,7 +107,7 @@ class Catalogue:
             if model.version not in gone:
                 now = said.get(model.version)
                 await model.load(now if isinstance(now, model.described_by) else None)
-        for version in gone:  # only now: until here there was always one that answered
+        for version in gone:  # dropped last, so that there is always a version that answers
             self.by_name[name].pop(version).discard()
 
     async def _said_anew(self, name: str) -> dict[str, Entry | VirtualModel]:
@@ -165,8 +165,10 @@ class Catalogue:
 
 
 class Shadow:
-    """A model that gets each request of another model after that one has answered, so that their answers can be compared. No client sees
-    its answers or waits for them. `count` is told what came of each: the same answer, another, none, or that it was left out."""
+    """A model that gets each request of another model after that one has answered, so that their answers can be compared.
+
+    No client sees its answers or waits for them. `count` is called with the outcome: same, different, failed or left out.
+    """
 
     def __init__(self, find: Callable[[], Answering], count: Callable[[str], None]) -> None:
         self._find, self._count = find, count
@@ -191,14 +193,14 @@ class Shadow:
 
 
 def is_same(first: list[Output], second: list[Output]) -> bool:
-    """Whether two answers are equal to the bit, names and types as well."""
+    """Whether two answers have the same names, types, shapes and bits."""
     if [(name, kind, array.shape) for name, kind, array in first] != [(name, kind, array.shape) for name, kind, array in second]:
         return False
     return all(bytes(to_raw(a, kind)) == bytes(to_raw(b, kind)) for (_, kind, a), (_, _, b) in zip(first, second))
 
 
 def _age(model: Answering) -> tuple[int, int, str]:
-    """Sorts the newest first: numbers before words, the highest before the others."""
+    """A key that sorts versions from new to old: numbers first, the highest in front, then words."""
     return (0, -int(model.version), "") if model.version.isdecimal() else (1, 0, model.version)
 
 
@@ -212,7 +214,7 @@ def _config(spec: TensorSpec, is_batched: bool) -> dict[str, Any]:
 
 
 def _statistics(model: Answering, numbers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The pool knows how often and how long a model ran; the rest of the time of a request is counted as waiting."""
+    """A model's statistics: how often and how long it ran is known from the pool, the rest of a request's time counts as waiting."""
     tally, batches = model.tally, model.batches(numbers)
     ran, answered_ns = tally.of("success")
     computed_ns = min(sum([ns for _, ns in batches.values()]), answered_ns)

@@ -16,7 +16,7 @@ class RequestError(Exception):
     """A request failed; the error that its client gets."""
 
     status = 400
-    model = ""  # the model that was asked, if any
+    model = ""  # the model of the request, if it named one
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -25,7 +25,7 @@ class RequestError(Exception):
 
     @property
     def grpc(self) -> str:
-        """The name of the status there."""
+        """The name of the gRPC status."""
         return _GRPC.get(self.status, "INVALID_ARGUMENT")
 
 
@@ -58,8 +58,8 @@ _OF_POOL: dict[type[RankwiseError], int] = {
     DeadlineExceeded: 504,
     TaskHung: 504,
     Quarantined: 400,
-    UsageError: 413,  # an input that never fits the lane: all others were looked at before
-    PoolError: 503,  # the other errors of a pool: it is closed, or the model cannot be built
+    UsageError: 413,  # an input that never fits into shared memory: other wrong inputs were refused before
+    PoolError: 503,  # a pool's other errors: it is closed, or the model cannot be built
 }
 
 
@@ -79,7 +79,7 @@ def _sentence(error: BaseException) -> str:
         return f"{error.finding.code} {error.finding.summary}"[:1000]
     try:
         text = str(error).strip()
-    except Exception:  # whatever its __str__ does
+    except Exception:  # the exception's own __str__ may raise
         text = ""
     first = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {first}"[:1000] if first else type(error).__name__

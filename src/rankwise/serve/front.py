@@ -26,7 +26,10 @@ class Front:
         rest.pages["/metrics"] = lambda _: HttpResponse(200, [numbers.page()], CONTENT_TYPE)
 
     async def respond(self, request: HttpRequest, answer: Answer | None = None, started: float | None = None) -> HttpResponse:
-        """Never raises, but for a client that has gone. `answer` is for what a front end has checked and read, at `started`."""
+        """The response to a request. Raises only where the client has gone.
+
+        `answer` makes the response to a request that a front end checked and read; `started` is when that began.
+        """
         answer, started = answer or (lambda: self._checked(request)), started or time.monotonic()
         if not self._tracing.is_on:
             return await self._respond(request, answer, started, {})
@@ -40,13 +43,13 @@ class Front:
 
     async def _respond(self, request: HttpRequest, answer: Answer, started: float, said: dict[str, Any]) -> HttpResponse:
         given = request.headers.get("x-request-id", "")
-        ident, response, error_text = request_id(given), HttpResponse(499), ""  # which stays so where the client goes
+        ident, response, error_text = request_id(given), HttpResponse(499), ""  # stays 499 if the client leaves
         self._numbers.num_open += 1
         try:
             response = await answer()
         except RequestError as error:
             response, error_text = as_error(error), str(error)
-        except Exception:  # a fault of ours: the client is told as little as can be, the log all of it
+        except Exception:  # a fault of ours: the client learns only that it happened, the log has the traceback
             log.exception("request %s failed", ident)
             response = as_error(ModelFailed(f"an error inside the server; its log has it under {ident}"))
         finally:

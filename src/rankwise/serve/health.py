@@ -7,7 +7,7 @@ import time
 from rankwise.serve.catalogue import Catalogue
 from rankwise.serve.errors import RequestError
 
-STUCK_S = 60.0  # tasks have waited for so long, and meanwhile no worker ran or finished one
+STUCK_S = 60.0  # the pool is stuck if tasks waited for so long and no worker ran or finished one
 
 
 class Health:
@@ -41,6 +41,6 @@ class Health:
         return "; ".join(f"model {model.name!r} is {model.state}" + (f": {model.reason}" if model.reason else "") for model in waiting)
 
     def check_control(self) -> None:
-        """Raises where any client on the network could load and unload models."""
+        """Raise if models may not be loaded and unloaded here, because any client on the network could do so."""
         if not self._may_control:
             raise RequestError("models can be loaded and unloaded only over loopback, or with a token", 403)

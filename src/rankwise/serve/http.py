@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a bare asyncio protocol: the parser is httptools, everything that protects the server is here.
+"""HTTP/1.1 on a bare asyncio protocol: httptools parses, and the limits that protect the server are here.
 
 A connection is in one of four phases, and each but `busy` has its own time limit: `idle` between requests, `head` from a request's first
 byte to the end of its headers, `body` until all of it is there (which may take as long as it keeps coming), `busy` while it is answered.
@@ -36,7 +36,7 @@ class Limits:
     connections: int = 2000
     head_s: float = 10.0
     idle_s: float = 75.0
-    body_s: float = 10.0  # a body may take so long, and longer while it comes at the least rate
+    body_s: float = 10.0  # a body may take so long, and longer while it comes at `body_rate`
     body_rate: float = 64_000.0  # bytes per second
     write_s: float = 30.0  # a client that reads nothing for so long is gone
 
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[HttpRequest | RequestError] = deque()
         self._task: asyncio.Task[None] | None = None
         self._phase, self._since = "idle", time.monotonic()
-        self._held = 0  # bytes of bodies, for the server's account
+        self._held = 0  # bytes of bodies that count towards the server's limit
         self._head_bytes = 0
         self._is_refusing = self._is_paused = False
         self._may_write = asyncio.Event()
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         if self._refusal is not None or self._parser.should_upgrade():
             return
         path, _, query = self._url.decode("latin-1").partition("?")
-        if "://" in path[:10]:  # as a proxy is asked
+        if "://" in path[:10]:  # an absolute URL, as clients send to proxies
             path = "/" + path.split("://", 1)[1].partition("/")[2]
         method = self._parser.get_method().decode("latin-1")
         body, keep_alive = b"".join(self._body), self._parser.should_keep_alive()
@@ -199,8 +199,10 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._answer_all())
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Some clients ask for HTTP/2 with each first request, and are content without. The parser would take what follows for it, so it
-        gets the same request once more, without the question."""
+        """Ignore a request to change to HTTP/2, which some clients send with their first request and do not insist on.
+
+        The parser would take all that follows for HTTP/2, so a new one gets the same request without the Upgrade header.
+        """
         lines = [b"%s %s HTTP/1.1" % (self._parser.get_method(), self._url)]
         lines += [f"{name}: {value}".encode("latin-1") for name, value in self._headers.items() if name not in ("upgrade", "connection")]
         self._parser = httptools.HttpRequestParser(self)
@@ -236,7 +238,7 @@ class Connection(asyncio.Protocol):
             self._transport.writelines([head, *response.parts] if with_body else [head])
 
     def _refuse(self, error: RequestError) -> None:
-        """After what is under way: this, and nothing more."""
+        """Answer with this error after the answers under way, and read no more."""
         self._is_refusing = True
         self._enter("refused")
         if self._task is None:

@@ -9,7 +9,7 @@ from rankwise.protocol import Array
 from rankwise.serve.errors import RequestError
 
 LEAST_URGENT = 1000
-_DEFAULT_PRIORITY = 100  # 1 is the most urgent; what says nothing, or 0, stands here
+_DEFAULT_PRIORITY = 100  # for requests without a priority, or with 0; 1 is the most urgent
 Output = tuple[str, str, Array]  # name, datatype, array
 _LONGEST_S = 30 * 24 * 3600.0
 
@@ -22,7 +22,7 @@ class InferRequest:
     outputs: list[str] | None = None  # None: all
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
-    remaining_s: float | None = None  # what is left of a deadline that the transport has
+    remaining_s: float | None = None  # seconds left of a deadline that the transport has (gRPC)
 
     def deadline_s(self) -> float | None:
         """`timeout` of the protocol is in microseconds; 0 means no timeout."""
@@ -37,7 +37,7 @@ class InferRequest:
         return min([*deadlines, _LONGEST_S]) if deadlines else None
 
     def priority(self) -> int:
-        """The priority in the pool's order: higher first."""
+        """The priority as the pool counts it: the highest runs first."""
         priority = self.parameters.get("priority", 0)
         if type(priority) is not int or not 0 <= priority < 1 << 32:
             raise RequestError("the parameter priority has to be a whole number, 1 for the most urgent")

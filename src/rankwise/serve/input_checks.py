@@ -73,7 +73,7 @@ def _checked_input(spec: TensorSpec, inputs: Mapping[str, tuple[str, Array]], mo
 
 def _checked_output(spec: TensorSpec, array: Array) -> Array:
     datatype = datatype_of(array)
-    if spec.datatype == "BF16" and datatype == "FP32":  # the pool widens it, which loses nothing
+    if spec.datatype == "BF16" and datatype == "FP32":  # the pool turns BF16 into FP32, without loss
         array = array.astype(dtype_of("BF16"))
     elif datatype != spec.datatype:
         raise ModelFailed(f"output {spec.name!r} is {datatype or array.dtype}, but {spec.datatype} is declared")

@@ -26,7 +26,7 @@ class Numbers:
         self._seconds = Histogram(
             "rankwise_serve_request_seconds", "from the whole request to its answer", labels[:2], buckets=_EDGES, registry=self._registry
         )
-        self.num_open = 0  # counted in the loop's thread alone
+        self.num_open = 0  # changed only in the event loop's thread
         Gauge("rankwise_serve_open_requests", "requests that are being answered", registry=self._registry).set_function(
             lambda: self.num_open
         )
@@ -55,7 +55,7 @@ class Numbers:
 
 
 class _Caches(Collector):
-    """Read when they are scraped."""
+    """Metrics of the caches, read when Prometheus scrapes them."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue

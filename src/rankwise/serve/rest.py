@@ -19,11 +19,11 @@ from rankwise.version import __version__
 
 SERVER_NAME = "rankwise"
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics"]
-_LARGE = 256 << 10  # bytes that are packed and unpacked beside the loop
+_LARGE = 256 << 10  # larger bodies are packed and unpacked in a thread beside the event loop
 _MOST_PATHS = 1000
 _AUTO, _GZIP, _RAW = 32 + zlib.MAX_WBITS, 16 + zlib.MAX_WBITS, -zlib.MAX_WBITS
-_LEVEL = 1  # tensors hardly get smaller with more
-_LEAST = 256  # of a body that is worth it
+_LEVEL = 1  # a higher level of compression hardly makes tensors smaller
+_LEAST = 256  # bytes; a smaller body is not worth compressing
 Handler = Callable[[HttpRequest], HttpResponse]
 
 
@@ -35,7 +35,7 @@ class Rest:
     def __init__(self, catalogue: Catalogue, health: Health, max_body: int) -> None:
         self._catalogue, self._health, self._max_body = catalogue, health, max_body
         self.pages: dict[str, Handler] = {}  # what else is served with GET, by path
-        self._asked: dict[str, tuple[str, str]] = {}  # model and version of paths that inference was asked at: most are asked again
+        self._asked: dict[str, tuple[str, str]] = {}  # path of an inference request: model and version, so that it is parsed once
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Raises RequestError."""
@@ -94,7 +94,7 @@ class Rest:
         return await written(answer, wanted, accepts) if accepts else as_written(answer, wanted)
 
     def model_at(self, path: str) -> Answering:
-        """The model that a request for inference at this path is for."""
+        """The model that is asked at this path."""
         known = self._asked.get(path)
         if known is None:
             match _parts(path):
@@ -119,7 +119,7 @@ class Rest:
         return HttpResponse(model=name)
 
     def _said(self, request: HttpRequest) -> dict[str, Any]:
-        """A JSON object, or nothing at all."""
+        """The JSON object of a request; empty for one without a body."""
         body = _inflate(request.body, request.headers.get("content-encoding", "").strip().lower(), self._max_body)
         said = read_json(body) if body.strip() else {}
         if type(said) is not dict:
@@ -159,7 +159,7 @@ async def written(answer: InferResponse, wanted: Wanted, accepts: str) -> HttpRe
 
 
 def _inflate(data: bytes, encoding: str, limit: int) -> bytes:
-    """What unpacks to more than `limit` is refused before it is unpacked."""
+    """The unpacked body; one that would be larger than `limit` is refused before it is unpacked."""
     if encoding in ("", "identity"):
         return data
     if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -170,7 +170,7 @@ def _inflate(data: bytes, encoding: str, limit: int) -> bytes:
         if encoding != "deflate":
             raise RequestError("the body is not gzip, as Content-Encoding says") from None
     try:
-        return _inflated(data, _RAW, limit)  # some clients leave out zlib's header
+        return _inflated(data, _RAW, limit)  # some clients send deflate without zlib's header
     except zlib.error:
         raise RequestError("the body is not deflate, as Content-Encoding says") from None
 
@@ -187,12 +187,12 @@ def _inflated(data: bytes, wbits: int, limit: int) -> bytes:
             raise RequestError("the compressed body is cut off")
         if not unpacker.unused_data:
             return b"".join(parts)
-        data = unpacker.unused_data  # one more member of a gzip file
+        data = unpacker.unused_data  # a gzip file may have several members
 
 
 def _wanted_encoding(accept: str) -> str:
-    """gzip or deflate where a client asks for just that one. Many libraries list all they know with each request, and packing tensors
-    for a client that did not ask would only take time."""
+    """gzip or deflate, where a client asks for just that one. Many libraries list all encodings they know with each request, and packing
+    tensors for them would only take time."""
     name = accept.split(";")[0].strip().lower()
     return name if name in ("gzip", "deflate") and "," not in accept and "q=0" not in accept.replace(" ", "") else ""
 

@@ -20,7 +20,7 @@ from rankwise.serve.infer_request import InferRequest, InferResponse, Output
 from rankwise.serve.input_checks import checked_inputs, chosen, named_outputs
 from rankwise.serve.models_file import Entry
 
-_SIZES = (2, 3)  # of what may have any size, when the model is asked what it gives
+_SIZES = (2, 3)  # the sizes tried for dimensions of any size, when the model's outputs are found out
 
 
 class Served(Answering):
@@ -44,8 +44,10 @@ class Served(Answering):
     # ---- loading
 
     async def load(self, said: Any = None) -> None:
-        """Loads it; where it is there already, anew, and the old one answers until the new one can. `said` is the entry it has from now on.
-        Raises Unavailable where it cannot be had; an old one is kept then."""
+        """Load the model. One that is loaded already is loaded again, and the old one answers until the new one can.
+
+        `said` is its entry from now on. Raises Unavailable where the model cannot be loaded; an old one is kept then.
+        """
         async with self._loading:
             is_there = self.state == "READY" and bool(self.numbers()["replicas"])
             entry = said or self.entry
@@ -55,7 +57,7 @@ class Served(Answering):
                 if self._pool.can_change and (is_there or said is not None):
                     await self._done(self._pool.reload, self.key, entry.model)
                 else:
-                    if is_there:  # requests that come now wait until it is loaded again
+                    if is_there:  # this pool cannot reload: requests wait until the model is loaded again
                         self._pool.unload(self.key)
                     await self._done(self._pool.load, self.key)
                 await self._become(entry)
@@ -86,7 +88,7 @@ class Served(Answering):
         if self._threads is None:
             self._pool.remove(self.key)
         else:
-            self._threads.submit(self._pool.remove, self.key)  # after what was asked before
+            self._threads.submit(self._pool.remove, self.key)  # after the requests that came before
 
     async def _learn_outputs(self) -> None:
         """Find out outputs that are not declared: run the model on zeros with two batch sizes; dimensions that differ are free."""
@@ -109,7 +111,7 @@ class Served(Answering):
     async def _ask_with_zeros(self) -> None:
         try:
             seen = [self._named(await self.run(self._zeros(size), 60.0, 0)) for size in _SIZES]
-        except Exception:  # zeros are not what it takes; then clients find out with the first answer
+        except Exception:  # the model does not take zeros; then its outputs are known with the first answer
             return
         first, second = seen
         if len(first) == len(second) and all(a[2].ndim == b[2].ndim for a, b in zip(first, second)):

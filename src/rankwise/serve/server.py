@@ -37,8 +37,8 @@ log = logging.getLogger("rankwise.serve")
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
 _LOOK_S = 1.0
 _BACKLOG = 1024
-_LEAST_CORES, _FRONT_ENDS = 8, 2  # front ends, where there are so many cores; more of them gained nothing (docs/serve.md)
-_KEPT = 4  # connections that the server reads itself, where it has front ends
+_LEAST_CORES, _FRONT_ENDS = 8, 2  # from so many cores on, so many front ends; more of them gained nothing (docs/serve.md)
+_KEPT = 4  # connections that the server reads itself although it has front ends
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ServerOptions:
     private_key: str = ""
     drain_s: float = 30.0
     traces: str = ""  # where OpenTelemetry spans go: the URL of a collector
-    front_ends: int | str = "auto"  # processes that read HTTP; 0: this one does
+    front_ends: int | str = "auto"  # number of processes that read HTTP; with 0 the server's own process does
     limits: Limits = field(default_factory=Limits)
 
 
@@ -88,7 +88,7 @@ class Server:
         return Served(said, self._pool, self._threads, self._findings.note)
 
     async def start(self) -> None:
-        """Listen at once; models are loaded meanwhile."""
+        """Listen at once, and load the models meanwhile."""
         logging.getLogger("rankwise.pool").addHandler(self._findings)
         self._stop_reading = self._pool.read_in(asyncio.get_running_loop())
         if self._options.http:
@@ -122,7 +122,7 @@ class Server:
             self._run(self._front_ends.start(sockets))
 
     def _keep(self, client: socket.socket, must: bool) -> bool:
-        """Reads this connection here, where front ends have not to."""
+        """Read this connection here if few are read here, or if front ends cannot (`must`)."""
         if not must and len(self._http.connections) >= _KEPT:
             return False
         client.setblocking(False)
@@ -137,7 +137,7 @@ class Server:
         self.grpc_address = host, port
 
     async def stop(self) -> None:
-        """Refuse new requests, and answer the ones already there, for at most `drain_s`."""
+        """Refuse new requests, and answer those that are already here, for at most `drain_s`."""
         self.health.is_draining = True
         logging.getLogger("rankwise.pool").removeHandler(self._findings)
         if self._listening is not None:
@@ -184,7 +184,7 @@ async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio
 
 
 def front_end_count(said: int | str) -> int:
-    """0 by default where cores are few: front ends would take them from the workers."""
+    """The number of front ends; by default none where cores are few, because the workers need them."""
     if said == "auto":
         return _FRONT_ENDS if this_machine().cores >= _LEAST_CORES else 0
     if type(said) is not int or not 0 <= said <= 64:

@@ -1,4 +1,4 @@
-"""The server from Python: in this thread until a signal, or beside it until it is closed."""
+"""The server from Python: in this thread until a signal, or in a thread of its own until it is closed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Serving:
         return self
 
     def close(self) -> None:
-        """Answers what is there, then ends. The pool stays open."""
+        """Answer the requests that are here, then end. The pool stays open."""
         if self._loop is not None and self._ended is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()

@@ -26,7 +26,7 @@ class Tracing:
         except ImportError:
             raise UsageError("traces need OpenTelemetry, which is not installed", next=('pip install "rankwise[traces]"',)) from None
         provider: Any = TracerProvider(resource=Resource.create({"service.name": "rankwise-serve"}))
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))  # sends in a thread of its own, and drops what is too much
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))  # sends in its own thread; drops what its queue cannot hold
         self._provider, self._tracer = provider, provider.get_tracer("rankwise.serve")
 
     @property
@@ -35,7 +35,7 @@ class Tracing:
 
     @contextmanager
     def span(self, name: str, headers: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
-        """What the caller puts into the dict becomes attributes of the span: `model`, `status`, `id`, `error`."""
+        """A span, as a dict: what the caller puts into it (`model`, `status`, `id`, `error`) becomes the span's attributes."""
         said: dict[str, Any] = {}
         if self._tracer is None or path in _QUIET:
             yield said
@@ -55,6 +55,6 @@ class Tracing:
                     span.set_status(Status(StatusCode.ERROR, str(said["error"])))
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Send the spans that are left."""
         if self._provider is not None:
             self._provider.shutdown()

@@ -18,21 +18,21 @@ from rankwise.serve.infer_request import InferRequest, InferResponse, Output
 from rankwise.serve.input_checks import chosen
 from rankwise.serve.models_file import VirtualModel
 
-_MERGED_AS = {"FP16", "FP32", "FP64"}  # whose mean is of the same type
+_MERGED_AS = {"FP16", "FP32", "FP64"}  # types whose mean is of the same type
 
 
 class Virtual(Answering):
-    """`find` gives the model of a name, or of NAME:VERSION, as it is now."""
+    """A virtual model; `find` gives the present model of a NAME or NAME:VERSION."""
 
     platform, backend = "rankwise_virtual", "rankwise"
     described_by = VirtualModel
 
     def __init__(self, said: VirtualModel, find: Callable[[str], Answering]) -> None:
-        super().__init__(said.name, said.version, lambda text, model: None)  # what fails is noted where it fails
+        super().__init__(said.name, said.version, lambda text, model: None)  # a failure is noted by the model that fails
         self._said, self._find, self._is_unloaded = said, find, False
 
     async def load(self, said: Any = None) -> None:
-        """Loads the models it is made of, too, where they are not loaded."""
+        """Load the models it is made of, if they are not loaded."""
         self._said = said or self._said
         for target in self._targets():
             if target.state != "READY":
@@ -40,10 +40,10 @@ class Virtual(Answering):
         self._is_unloaded = False
 
     def unload(self) -> None:
-        """The models it is made of stay loaded."""
+        """Answer no more; the models it is made of stay loaded."""
         self._is_unloaded = True
 
-    # What it is follows from what it is made of, and may change with it.
+    # These follow from the models it is made of, and may change with them.
 
     @property
     def state(self) -> str:  # type: ignore[override]
@@ -82,7 +82,7 @@ class Virtual(Answering):
         return self.respond(request, response.outputs, served_by=f"{target.name}:{target.version}")
 
     async def _all(self, request: InferRequest) -> list[Output]:
-        """All at once; where one fails, the others are taken back."""
+        """The merged outputs of all models, which run at the same time; where one fails, the requests to the others are cancelled."""
         whole = replace(request, outputs=None)
         tasks = [asyncio.ensure_future(target.infer(whole)) for target in self._targets()]
         try:
@@ -105,7 +105,7 @@ class Virtual(Answering):
 
 
 def _key(request: InferRequest) -> str | None:
-    """Requests with the same parameter `key` go to the same model."""
+    """The request's parameter `key`: requests with the same key go to the same model."""
     key = request.parameters.get("key")
     if key is not None and type(key) not in (str, int):
         raise RequestError("the parameter key has to be a text or a whole number")

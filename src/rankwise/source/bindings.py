@@ -21,7 +21,7 @@ class Binding:
 
 
 def bindings_in(scope: ast.AST) -> list[Binding]:
-    """What a function, class or module binds, in the order of the text; then what the functions inside it bind in it."""
+    """What a function, class or module binds, in the order of the text; then what functions inside it bind by `global` or `nonlocal`."""
     nodes = list(own_nodes(scope))
     elsewhere = {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
     found = [binding for node in nodes for binding in _binding(node) if binding.name not in elsewhere]
@@ -67,7 +67,7 @@ def _is_property(mark: ast.expr) -> bool:
 
 
 def _assigned(target: ast.expr, name: str) -> Iterator[Binding]:
-    """The binding of an assignment's target, with its value where that can be told."""
+    """The binding of an assignment's target, with its value where that is known."""
     group, holder = target, parent_of(target)
     while isinstance(holder, (ast.Tuple, ast.List, ast.Starred)):
         group, holder = holder, parent_of(holder)
@@ -77,7 +77,7 @@ def _assigned(target: ast.expr, name: str) -> Iterator[Binding]:
         case ast.For() | ast.AsyncFor():
             yield Binding(name, target, "loop")
         case ast.comprehension() | ast.AnnAssign():
-            return  # a scope of its own; a mere declaration
+            return  # a comprehension has a scope of its own; an annotation without a value gives none
         case _:
             yield Binding(name, target, "other")
 
@@ -100,7 +100,7 @@ def _plain_parts(node: ast.expr) -> list[ast.expr]:
 
 
 def is_bound_by_expression(node: ast.AST, name: str) -> bool:
-    """True if a comprehension or lambda gives the name a meaning of its own inside it."""
+    """True if a comprehension or lambda binds the name inside itself."""
     if isinstance(node, COMPREHENSIONS):
         targets = (part for generator in node.generators for part in ast.walk(generator.target))
         return any(isinstance(part, ast.Name) and part.id == name for part in targets)
@@ -111,7 +111,7 @@ def is_bound_by_expression(node: ast.AST, name: str) -> bool:
 
 
 def reaching(found: list[Binding], use: ast.Name) -> list[Binding]:
-    """The bindings of a scope that can still hold where a name is used in it: the last certain one, and what may come after it."""
+    """The bindings of a scope that may hold where a name is used in it: the last certain one, and those that may come after it."""
     path = [use, *ancestors(use)]
     on_path = set(path)
     live: list[Binding] = []
@@ -133,7 +133,7 @@ def _is_certain(binding: Binding, on_path: set[ast.AST]) -> bool:
 
 
 def _comes_around(binding: Binding, path: list[ast.AST], live: list[Binding]) -> bool:
-    """True if a later binding can hold at an earlier use: they share a loop that does not bind the name anew, or a function calls back."""
+    """True if a later binding can hold at an earlier use: in another function, or in a loop around both that does not bind it first."""
     if scope_of(binding.node) is not scope_of(path[0]):
         return True
     around = set(ancestors(binding.node))

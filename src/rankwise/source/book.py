@@ -1,4 +1,4 @@
-"""Reads the user's code the way a colleague would: which rank can reach a line, which loop it is in, what could have skipped it."""
+"""Answers questions about a line of the user's code: which ranks can reach it, which loops are around it, what may have skipped it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rankwise.source.tree import (
     scope_of,
 )
 
-_ENOUGH = 64  # a condition that is not understood for so many ranks is not understood
+_ENOUGH = 64  # a condition that is not understood for the first so many ranks is not tried for the others
 
 
 @dataclass
@@ -38,12 +38,12 @@ class SourceBook:
 
     sources: dict[str, str]
     local_ranks: dict[int, int] | None = None  # by rank; None for a job on one host, where they are the ranks
-    _truths: dict[tuple[object, ...], dict[int, bool | None]] = field(default_factory=dict)  # of conditions, by rank
-    _same_for_all: set[tuple[object, ...]] = field(default_factory=set)  # conditions that tell no rank from another
+    _truths: dict[tuple[object, ...], dict[int, bool | None]] = field(default_factory=dict)  # condition: whether it holds, by rank
+    _same_for_all: set[tuple[object, ...]] = field(default_factory=set)  # conditions that do not depend on the rank
 
     @classmethod
     def of_job(cls, job: JobEvidence) -> SourceBook:
-        """The sources of a job, and which process of its host each rank is."""
+        """The sources of a job, and the local rank of each rank."""
         known = {rank: read_rank_env(evidence.env).local_rank for rank, evidence in job.ranks.items()}
         if len({evidence.host for evidence in job.ranks.values()}) <= 1:
             known = {rank: rank if local is None else local for rank, local in known.items()}
@@ -71,7 +71,7 @@ class SourceBook:
         statement = self._statement_at(file, line)
         try:
             return guards_at(statement, line, called) if statement is not None else []
-        except RecursionError:  # thousands of blocks within each other
+        except RecursionError:  # thousands of nested blocks
             return []
 
     def ranks_reaching(self, stack: Stack, ranks: list[int], world_size: int) -> tuple[set[int], Guard | None]:
@@ -79,7 +79,7 @@ class SourceBook:
         reaching, decisive, misnamed = set(ranks), None, self._misnamed(stack)
         for frame, called in with_called(stack):
             for guard, passing in self._rank_guards(frame, called, ranks, world_size, misnamed):
-                if passing and passing != set(ranks):  # one that lets nobody through was misunderstood
+                if passing and passing != set(ranks):  # a condition that seems to let no rank through was misunderstood
                     decisive = decisive or (replace(guard, frame=frame) if guard is not None else None)
                     reaching &= passing
         return (reaching, decisive) if reaching else (set(ranks), None)
@@ -87,7 +87,7 @@ class SourceBook:
     def _misnamed(self, stack: Stack) -> frozenset[ast.AST]:
         """The parameters of the stack's functions that are called `rank` and the like but were given something else."""
         found: set[ast.AST] = set()
-        for frame, caller in list(pairwise(stack))[::-1]:  # from the outermost call in
+        for frame, caller in list(pairwise(stack))[::-1]:  # from the outermost call inwards
             function = self._function_at(frame.file, frame.line)
             if isinstance(function, FUNCTIONS) and any(meaning_of(name) for name in parameters_of(function)):
                 for node in self._nodes_around(caller):
@@ -112,7 +112,7 @@ class SourceBook:
     def _truths_of(
         self, test: ast.expr, ranks: list[int], world_size: int, misnamed: frozenset[ast.AST] = frozenset()
     ) -> dict[int, bool | None]:
-        """Whether a condition holds, by rank; empty for one that tells no rank from another."""
+        """Whether a condition holds, by rank; empty for a condition that does not depend on the rank."""
         key = (test, world_size, misnamed)
         known = self._truths.setdefault(key, {})
         for rank in ranks if key not in self._same_for_all else ():
@@ -127,7 +127,7 @@ class SourceBook:
         return known
 
     def branch_taken_by(self, frame: Frame, ranks: list[int], world_size: int) -> tuple[set[int], int] | None:
-        """A rank-dependent `if` earlier in this frame's function, whose body only some of these ranks ran: who, and its line."""
+        """A rank-dependent `if` earlier in this frame's function whose body only some of these ranks ran: these ranks, and its line."""
         for node in self._nodes_around(frame):
             if isinstance(node, ast.If) and node.lineno < frame.line and not leaves(node.body):
                 held = self._truths_of(node.test, ranks, world_size)
@@ -178,7 +178,7 @@ class SourceBook:
         return found
 
     def file_polled_at(self, file: str, line: int) -> str:
-        """The condition of the loop around a line, if the loop does nothing but sleep and look whether a file is there; else empty."""
+        """The condition of the loop around a line, if the loop only sleeps and checks for a file; else empty."""
         loop = next(iter(self._loops_at(file, line)), None)
         return polled_condition(loop) if isinstance(loop, ast.While) else ""
 
@@ -206,7 +206,7 @@ class SourceBook:
         """The line that sets an environment variable, in Python or in a shell script."""
         tree = self.tree(file)
         found = find_python_setting(tree, variable) if tree is not None else None
-        if found is None and (tree is None or not file.endswith(".py")):  # MASTER_PORT=29500 is Python too
+        if found is None and (tree is None or not file.endswith(".py")):  # a shell script may parse as Python: MASTER_PORT=29500
             return find_shell_setting(self._lines_of(file), variable)
         return found
 
@@ -225,7 +225,7 @@ class SourceBook:
         return found
 
     def lines_that_stop_sync(self) -> list[Frame]:
-        """Where the user's code switches DDP's synchronisation of gradients off: the flag that is assigned, or `with model.no_sync()`."""
+        """Where the user's code switches DDP's gradient synchronisation off: assignments of the flag, else `with model.no_sync()`."""
         flags = [
             Frame(file, line, "") for file, line, kind in self.attribute_lines("require_backward_grad_sync") if kind in ("define", "assign")
         ]

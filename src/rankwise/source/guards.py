@@ -1,4 +1,4 @@
-"""Which conditions must hold for a line to run (the branches around it, the early exits it got past), and what may skip it."""
+"""Which conditions must hold for a line to run (branches around it, early exits before it), and what may skip it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Guard:
     test: ast.expr
     wanted: bool
     mark: str = ""  # "@" for a decorator
-    frame: Frame | None = None  # the frame of a stack that it decides about
+    frame: Frame | None = None  # the stack's frame that this condition guards
 
     @property
     def line(self) -> int:
@@ -51,7 +51,7 @@ class Guard:
 
     @property
     def place(self) -> str:
-        """`train.py:42`, where the stack is known that it decides about."""
+        """`train.py:42`; `line 42` where the frame is not known."""
         return f"{os.path.basename(self.frame.file)}:{self.line}" if self.frame else f"line {self.line}"
 
     @property
@@ -72,7 +72,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class LoopStatement:
-    """A loop: its lines, what it goes over or the condition it goes on under, and the statements that leave it."""
+    """A loop: its lines, what it iterates over or its condition, and the statements that leave it."""
 
     start: int
     end: int
@@ -82,7 +82,7 @@ class LoopStatement:
 
 
 def guards_at(statement: ast.stmt, line: int, called: str = "") -> list[Guard]:
-    """The conditions for a line to run; within the line, those under which all stands that a rank can be waiting in there.
+    """The conditions for a line to run, and those within the line that hold for everything in it that a rank can be waiting in.
 
     `called`: the function that the line has called, where that is known.
     """
@@ -93,7 +93,8 @@ def guards_at(statement: ast.stmt, line: int, called: str = "") -> list[Guard]:
 
 
 def guards_around(node: ast.AST, line: int = 0) -> list[Guard]:
-    """The conditions for a node to run, within its function, outermost first; with `line`, only if that line tells that it runs."""
+    """The conditions for a node to run, within its function, outermost first. With `line`, conditions that a rank on that line may still be
+    evaluating are left out."""
     found: list[Guard] = []  # innermost first
     above = parent_of(node)
     while above is not None and not isinstance(node, FUNCTIONS):
@@ -107,7 +108,7 @@ def guards_around(node: ast.AST, line: int = 0) -> list[Guard]:
 
 
 def _conditions(above: ast.AST, node: ast.AST) -> list[Guard]:
-    """What a node says about its child being run."""
+    """The conditions under which a node runs its child."""
     match above:
         case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
             return []  # the same for every rank of a job
@@ -151,7 +152,7 @@ def _passed_before(node: ast.AST) -> list[Guard]:
 
 
 def _passed(branch: ast.If) -> list[Guard]:
-    """What holds after an `if` of which only one way goes on."""
+    """The conditions that hold after an `if` of which only one branch goes on."""
     stops, other_stops = leaves(branch.body), leaves(branch.orelse)
     if stops == other_stops:
         return []
@@ -160,7 +161,7 @@ def _passed(branch: ast.If) -> list[Guard]:
 
 
 def leaves(block: list[ast.stmt]) -> bool:
-    """True if nothing that follows a block is reached from it."""
+    """True if no statement after a block is reached from it."""
     try:
         return any(_leaves(statement) for statement in block)
     except RecursionError:  # hundreds of elif
@@ -186,7 +187,7 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def find_skips(scope: ast.AST, line: int) -> list[Skip]:
-    """What in a loop or function may keep ranks from reaching a line of it, in this round or a later one."""
+    """The statements of a loop or function that may keep ranks from reaching a line of it, in this round or a later one."""
     found = [_skip(node, line, scope) for node in own_nodes(scope)]
     return sorted((skip for skip in found if skip is not None), key=lambda skip: skip.line)
 
@@ -198,7 +199,7 @@ def loop_of(node: ast.For | ast.AsyncFor | ast.While) -> LoopStatement:
 
 
 def polled_condition(loop: ast.While) -> str:
-    """What a loop asks about files until it is so, where its rounds only sleep, ask, count and tell; empty for any other loop."""
+    """The condition about a file that a loop waits for, if its rounds only check, sleep, count and print; empty for any other loop."""
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     asking = [call for call in calls if called_name(call) in _ASKS_FOR_FILE]
     if not asking or not all(called_name(call) in (*_ASKS_FOR_FILE, *_IDLE) for call in calls):
@@ -212,8 +213,8 @@ def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
     if not isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return None
     if isinstance(node, ast.Return) and node.lineno < line <= last_line(node):
-        return None  # a line of a return that goes over several lines is on its way, not past it
-    is_round = isinstance(scope, LOOPS)  # then what leaves the loop after the line skips it in later rounds
+        return None  # the line belongs to a return statement of several lines, which has not left yet
+    is_round = isinstance(scope, LOOPS)  # in a loop, a statement after the line that leaves it skips the line in later rounds
     if isinstance(node, (ast.Break, ast.Continue)) and next(a for a in ancestors(node) if isinstance(a, LOOPS)) is not scope:
         return None
     handlers = [a for a in ancestors(node) if isinstance(a, ast.ExceptHandler) and scope_of(a) is scope_of(node)]

@@ -28,7 +28,7 @@ from rankwise.source.tree import (
 )
 
 _SELF = ("self", "cls", "")  # "" for a property, and for what has no name
-_SMALL, _FEW = 400, 8  # nodes and returns of a function that is worth following
+_SMALL, _FEW = 400, 8  # limits on nodes and returns (or calls) of a function that is followed
 _CHANGES = {"append", "extend", "insert", "remove", "pop", "clear", "add", "discard", "update", "sort", "reverse"}
 
 
@@ -71,7 +71,7 @@ class Names:
 
     @once
     def of_attribute(self, use: ast.Attribute, anywhere: bool) -> list[Binding]:
-        """What gives an attribute its value: in the same class or for an owner of the same name, or `anywhere` it may be given one."""
+        """What gives an attribute its value: in the same class, or for an owner of the same name; with `anywhere`, for any owner."""
         found = [binding for tree in self.trees_with(use.attr) for binding in self._index(tree).attributes.get(use.attr, [])]
         owner, own_class = owner_name(use), class_of(use)
         of_classes = [binding for binding in found if owner_name(binding.node) in _SELF]
@@ -97,7 +97,7 @@ class Names:
         return own or found
 
     def given_to(self, function: Function) -> list[dict[str, ast.expr]]:
-        """What each call of a function gives for its parameters; nothing where there are too many calls to follow."""
+        """The arguments of each call of a function, by parameter; empty where there are too many calls to follow."""
         above = parent_of(function)
         is_new = function.name == "__init__" and isinstance(above, ast.ClassDef)
         name = cast(ast.ClassDef, above).name if is_new else function.name
@@ -136,7 +136,7 @@ class Names:
 
 
 def _end_of(function: Function) -> ast.Return:
-    """`return` as it could stand after the last statement."""
+    """The implicit `return` after a function's last statement."""
     end = ast.copy_location(ast.Return(value=None), function)
     end.parent = function  # type: ignore[attr-defined]
     return end

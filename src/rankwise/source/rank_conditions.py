@@ -59,8 +59,8 @@ class RankConditions(Expressions):
         super().__init__()
         self._names = names
         self._at = Position(0, 1)
-        self._calls: list[tuple[Function, dict[str, Any]]] = []  # helpers being worked out, with what their parameters are
-        self._open: set[Binding] = set()  # bindings being worked out: one that needs itself has no answer
+        self._calls: list[tuple[Function, dict[str, Any]]] = []  # helpers being evaluated, with their arguments
+        self._open: set[Binding] = set()  # bindings being evaluated: one that needs itself has no value
         self.depends_on_rank = False  # whether the last answer may be another one on another rank
 
     def truth(self, test: ast.expr, at: Position) -> bool | None:
@@ -79,11 +79,11 @@ class RankConditions(Expressions):
         meaning = self._meaning(node.attr, node)
         found = self._names.of_attribute(node, anywhere=not meaning)
         if not meaning and any(_is_literal(b.value) and owner_name(b.node) not in ("self", "cls") for b in found):
-            return UNKNOWN  # `config.debug = False` changes what was set elsewhere
+            return UNKNOWN  # `config.debug = False` overrides a value that was set elsewhere
         return self._agreed(node.attr, found, meaning) if found and not self._is_of_many(node) else self._fact(meaning)
 
     def _agreed(self, name: str, found: list[Binding], meaning: str) -> Any:
-        """The value that all bindings of a name agree on; `rank = 0` beside `rank = get_rank()` is only the case without a job."""
+        """The value that all bindings of a name have, without literals: `rank = 0` beside `rank = get_rank()` is for runs without a job."""
         real = [binding for binding in found if not meaning or not _is_literal(binding.value)] or found
         value = common_value(self._bound(binding, meaning, len(found) > 1) for binding in real)
         return UNKNOWN if isinstance(value, list) and self._names.is_changed(name) else value
@@ -120,7 +120,7 @@ class RankConditions(Expressions):
         return self._fact(meaning) if meaning else self._passed(parameter)
 
     def _passed(self, parameter: Binding) -> Any:
-        """What all calls of a function give for a parameter: `train(model, writer)`, where only rank 0 has a writer."""
+        """The value that all calls of a function give a parameter: of `train(model, writer)`, where only rank 0 has a writer."""
         function = scope_of(parameter.node)
         if parameter in self._open or not isinstance(function, FUNCTIONS):
             return UNKNOWN
@@ -142,7 +142,7 @@ class RankConditions(Expressions):
 
     @once
     def _meaning(self, name: str, node: ast.AST) -> str:
-        """What a name alone says, where nothing says otherwise."""
+        """What a name alone means; empty where what stands around it says otherwise."""
         meaning = meaning_of(name)
         if not meaning:
             return ""
@@ -156,7 +156,7 @@ class RankConditions(Expressions):
         return meaning
 
     def _is_of_many(self, node: ast.AST) -> bool:
-        """True for `x.rank` and `x["rank"]` where x goes through a loop."""
+        """True for `x.rank` and `x["rank"]` where x is a loop's variable."""
         owner = getattr(node, "value", None)
         found = self._names.of_name(owner) if isinstance(owner, ast.Name) else None
         return any(binding.kind == "loop" for binding in found or ())
@@ -178,7 +178,7 @@ class RankConditions(Expressions):
     def _of_call(self, node: ast.Call) -> Any:
         name, meaning = called_name(node), meaning_of_call(node)
         if asks_whether_initialized(node):
-            return True  # or the rank could not be waiting for others
+            return True  # a rank that waits for others has initialized its process group
         if string_key(node):
             return self._keyed(string_key(node), node.args[0] if name == "getattr" else node.func)
         if name in _CONVERSIONS and isinstance(node.func, ast.Name) and not node.keywords:
@@ -191,9 +191,9 @@ class RankConditions(Expressions):
         return SOMETHING if not meaning and name[:1].isupper() else self._fact(meaning)  # a class: SummaryWriter(log_dir)
 
     def _functions(self, node: ast.Call) -> list[Function]:
-        """The user's functions that a call may mean; `dist.get_rank()` within the user's own get_rank() is not that one again.
+        """The user's functions that a call may mean, without those being evaluated: `dist.get_rank()` inside the user's own get_rank().
 
-        A `dist` may be a module of the user's own; what torch's knows about ranks is torch's all the same.
+        `dist` may be a module of the user's own, but `dist.get_rank()` and the like are taken for torch's.
         """
         if owner_name(node) in TORCH_DISTRIBUTED and meaning_of_call(node):
             return []
@@ -205,7 +205,7 @@ class RankConditions(Expressions):
         return self._returned(function, given, is_hinted)
 
     def _returned(self, function: Function, given: dict[str, Any], is_hinted: bool) -> Any:
-        """What a small function returns on this rank; `return 0` beside `return get_rank()` is only the case without a job."""
+        """What a small function returns on this rank, without literals: `return 0` beside `return get_rank()` is for runs without a job."""
         returns = self._names.returns_of(function)
         if returns is None or len(self._calls) >= _MOST_CALLS:
             return UNKNOWN
@@ -227,7 +227,7 @@ class RankConditions(Expressions):
 
 
 def find_misnamed(names: Names, function: Function, call: ast.Call, known: set[ast.AST]) -> set[ast.AST]:
-    """The parameters called `rank` and the like that a call gives something else, as `for rank in range(8): send_to(rank)` does."""
+    """The parameters called `rank` and the like to which a call gives another number, as in `for rank in range(8): send_to(rank)`."""
     given = arguments_of(function, call)
     parameters = [node for node in ast.walk(function.args) if isinstance(node, ast.arg) and meaning_of(node.arg) and node.arg in given]
     return {node for node in parameters if _is_other_value(names, given[node.arg], known)}

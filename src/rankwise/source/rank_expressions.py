@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 UNKNOWN = object()
-NEVER = object()  # the value of what is not come by
-SOMETHING = object()  # an object of which no more is known than that it is there: true, and not None
-_DEEPEST = 60  # expressions within expressions, through variables and helpers
-_LONGEST = 300  # steps: no reader would understand a condition that takes more
+NEVER = object()  # the value of code that this rank does not reach
+SOMETHING = object()  # an object of which only this is known: it is true, and not None
+_DEEPEST = 60  # nested expressions, through variables and helpers
+_LONGEST = 300  # steps of one evaluation: no reader would understand a longer condition
 
 
 class Expressions:
-    """Gives the value of an expression; UNKNOWN where it depends on what is not known, or is not understood."""
+    """Gives the value of an expression; UNKNOWN where it depends on unknown values, or is not understood."""
 
     def __init__(self) -> None:
         self._depth = self._steps = 0
@@ -29,7 +29,7 @@ class Expressions:
         try:
             return method(node)
         except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError):
-            return UNKNOWN  # it would fail in the user's code too, or is too deep
+            return UNKNOWN  # the expression would fail in the user's code too, or is nested too deeply
         finally:
             self._depth -= 1
 
@@ -98,7 +98,7 @@ class Expressions:
 
 
 def common_value(values: Iterable[Any]) -> Any:
-    """The value that all of them have, apart from values that never come about."""
+    """The value that all of them have, without NEVER; UNKNOWN where they differ."""
     common = NEVER
     for value in values:
         if value is UNKNOWN or (value is not NEVER and common is not NEVER and value != common):
@@ -108,7 +108,7 @@ def common_value(values: Iterable[Any]) -> Any:
 
 
 def _is_small(value: Any) -> bool:
-    """True for numbers that arithmetic cannot make too large to hold, as it can text and lists."""
+    """True for numbers of 64 bits: arithmetic on them stays cheap, unlike `10**10 * [0]`."""
     return isinstance(value, int) and abs(value) < 1 << 63
 
 

@@ -1,4 +1,4 @@
-"""The words by which people's code speaks of ranks: variables, functions, environment variables, decorators."""
+"""The usual names for ranks in users' code: variables, functions, environment variables, decorators."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _MEANINGS = {
     "rank": {"rank", "global_rank", "world_rank", "process_index", "my_rank", "proc_id", "rank_id"},
     "local_rank": {"local_rank", "local_process_index"},
     "world_size": {"world_size", "nprocs", "num_processes", "n_ranks", "num_replicas"},
-    "size": {"size", "world", "ws"},  # world sizes only where a rank stands beside them: def run(rank, size)
+    "size": {"size", "world", "ws"},  # world sizes only beside a name for a rank: def run(rank, size)
     "main": {"is_main_process", "is_master", "is_main", "is_rank_zero", "is_rank0", "main_process", "is_global_zero", "master_process"},
     "local_main": {"is_local_main_process"},
 }
 _CALLS = {"get_rank": "rank", "get_global_rank": "rank", "get_local_rank": "local_rank", "get_world_size": "world_size"}
 _VARIABLES = dict(zip(("rank", "world_size", "local_rank"), zip(*RANK_VARIABLES)))
 _ZERO_ONLY = ("rank_zero", "rank0_only", "main_process_only", "on_main_process", "master_only", "only_rank")
-_PARTS = ("group", "mesh", "pg")  # their ranks count from zero within a part of the job
-_OTHER_RANKS = ("lora", "lowrank", "low_rank", "svd", "adapter")  # there `rank` is a matter of algebra
+_PARTS = ("group", "mesh", "pg")  # ranks of these count from zero within a part of the job
+_OTHER_RANKS = ("lora", "lowrank", "low_rank", "svd", "adapter")  # near these words `rank` is that of a matrix
 _INITIALIZED = {"is_initialized", "is_dist_initialized", "is_dist_avail_and_initialized", "is_dist_available_and_initialized"}
 TORCH_DISTRIBUTED = ("dist", "distributed", "c10d", "torch_dist", "td")
 _CONVERSIONS = {"int", "bool", "str", "range", "len"}
@@ -34,7 +34,7 @@ def meaning_of(name: str) -> str:
 
 
 def meaning_of_call(call: ast.Call) -> str:
-    """What a call answers, as for `meaning_of`; empty for a rank within a group."""
+    """What a call returns, as for `meaning_of`; empty for a rank within a group."""
     name = called_name(call).lower().lstrip("_")
     meaning = _CALLS.get(name) or meaning_of(name)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -50,7 +50,7 @@ def meaning_of_variable(name: str) -> str:
 
 
 def asks_whether_initialized(call: ast.Call) -> bool:
-    """`dist.is_initialized()` and its kin, which say yes in every process that takes part in a job."""
+    """True for `dist.is_initialized()` and the like, which are true in every process of a job."""
     name, owner = called_name(call), owner_name(call)
     if name == "is_available" or isinstance(call.func, ast.Attribute):
         return name in {*_INITIALIZED, "is_available"} and owner in TORCH_DISTRIBUTED
@@ -58,7 +58,7 @@ def asks_whether_initialized(call: ast.Call) -> bool:
 
 
 def is_question(call: ast.Call) -> bool:
-    """True for calls that only look something up, so that nobody waits in them."""
+    """True for calls that only look something up, so that no rank waits in them."""
     name = called_name(call)
     return bool(meaning_of_call(call) or string_key(call)) or name in _CONVERSIONS or name in {*_INITIALIZED, "is_available"}
 
@@ -69,7 +69,7 @@ def is_part(owner: str) -> bool:
 
 
 def is_other_rank(*names: str) -> bool:
-    """True where the names around a `rank` tell that it is not a process's."""
+    """True where the names around a `rank` show that it is not that of a process."""
     return any(word in name.lower() for name in names for word in _OTHER_RANKS)
 
 
@@ -79,7 +79,7 @@ def zero_only_mark(function: str) -> bool:
 
 
 def tells_rank(node: ast.expr | None) -> bool:
-    """True for an expression that, given to a variable called `rank`, leaves no doubt that it is the process's rank."""
+    """True for an expression that is surely the process's rank if it is assigned to a variable called `rank`."""
     match node:
         case ast.Name() | ast.Attribute():
             return meaning_of(last_name(node)) in ("rank", "local_rank") and not is_part(owner_name(node))

@@ -1,4 +1,4 @@
-"""Parsed Python whose nodes know their parents, and small queries on it that the whole room uses."""
+"""Parsed Python whose nodes know their parents, and small queries that all modules of this package use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parse(text: str) -> ast.Module | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about the user's escapes do not belong in a verdict
+            warnings.simplefilter("ignore")  # warnings about the user's code (invalid escapes) are not for the terminal
             tree = ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -55,7 +55,7 @@ def parent_of(node: ast.AST) -> ast.AST | None:
 
 
 def ancestors(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes around a node, innermost first, itself left out."""
+    """The nodes around a node, innermost first, without the node itself."""
     above = parent_of(node)
     while above is not None:
         yield above
@@ -139,9 +139,9 @@ def parameters_of(function: Function) -> list[str]:
 
 
 def arguments_of(function: Function, call: ast.Call, is_bound: bool = False) -> dict[str, ast.expr]:
-    """What a call gives for each parameter of a function, defaults included; nothing for calls with * or **.
+    """A call's argument for each parameter of a function, defaults included; empty for calls with * or **.
 
-    `is_bound`: `self` comes by itself.
+    `is_bound`: the call does not pass `self`.
     """
     if any(isinstance(argument, ast.Starred) for argument in call.args) or any(keyword.arg is None for keyword in call.keywords):
         return {}
@@ -154,7 +154,7 @@ def arguments_of(function: Function, call: ast.Call, is_bound: bool = False) -> 
 
 
 def returns_plainly(function: Function) -> bool:
-    """True for a function whose call gives what its return statements say: no generator, no coroutine, no decorator that may change it."""
+    """True for a function whose call returns what its return statements say: no generator or coroutine, no decorator that may change it."""
     marks = {last_name(getattr(mark, "func", mark)) for mark in function.decorator_list}
     is_generator = any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(function))
     return isinstance(function, ast.FunctionDef) and marks <= _TRANSPARENT and not is_generator

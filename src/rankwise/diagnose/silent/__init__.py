@@ -1,7 +1,6 @@
 """Training that runs but trains wrong: each file finds one kind of fault in what the probe noted of each step, and proves it.
 
-Begin with `audited_job`, which holds what all ranks noted, then `same_samples`, a whole finding. `find_silent` below calls all of them,
-in the order in which one explains the other.
+Begin with `audited_job`, which holds what all ranks noted, then `same_samples`, an example of a finding. `find_silent` below calls all files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 
-# In the order in which one explains the other: what comes first is told first where several are of the same severity.
+# A fault that explains others comes before them: findings of the same severity are told in this order.
 _KINDS = (
     same_samples.find_repeating_workers, same_samples.find, repeated_order.find, augmentation.find, order.find, held_elsewhere.find,
     not_finite.find, scaling.find, accumulation.find_thrown_away, accumulation.find_short_window, accumulation.find_not_divided,
@@ -42,7 +41,7 @@ _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 
 def find_silent(job: JobEvidence) -> list[Finding]:
-    """All that was found, what is worst first."""
+    """All that was found, the worst first."""
     if not any(evidence.audit.sites for evidence in job.ranks.values()):
         return []
     audited = AuditedJob(job)

@@ -88,7 +88,7 @@ def _find_nothing_left(audited: AuditedJob) -> Finding | None:
 
 
 def _emptied(audited: AuditedJob, rank: int) -> Window | None:
-    """The usual window of an optimizer that never had a gradient, where the last that happened to them was a zero_grad."""
+    """The usual window of an optimizer that never had a gradient because each window ends in a zero_grad."""
     for window in audited.audits[rank].windows:
         last = max(window.pattern.rfind(letter) for letter in BACKWARDS)
         rows = [row for step in audited.audits[rank].steps if step.i == window.i for row in step.rows]

@@ -16,7 +16,7 @@ from rankwise.evidence.records import Frame, JobEvidence
 from rankwise.findings import Finding, Place
 
 BACKWARDS = "sn-"
-Sites = Mapping[int, int | Frame | None]  # the culprits' lines, by rank: the numbers of their sites, or themselves
+Sites = Mapping[int, int | Frame | None]  # by rank: the culprit's line, or the number of its site
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _states(audited: AuditedJob, rank: int) -> dict[Key, int]:
-    """The generators' states before each look at the dataset, by generator, worker, number and epoch: new workers begin to count anew."""
+    """The generators' states before each look at the dataset, by generator, worker, number and epoch (new workers count from 0 again)."""
     times: Counter[tuple[str, int, int]] = Counter()
     found: dict[Key, int] = {}
     for seen in audited.audits[rank].randoms:
@@ -38,7 +38,7 @@ def _states(audited: AuditedJob, rank: int) -> dict[Key, int]:
 
 
 def _trains_on_different_samples(audited: AuditedJob, ranks: list[int]) -> bool:
-    """Whether the ranks train on different samples; that they have the same ones is a finding of its own."""
+    """Whether the ranks train on different samples; the same samples on all ranks are a finding of their own."""
     for loader in audited.shared_loaders(ranks):
         passes = [loader[rank][0] for rank in ranks]
         if all(one.trains for one in passes) and not passes[0].begun.is_iterable:

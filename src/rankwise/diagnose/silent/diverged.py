@@ -34,7 +34,7 @@ _REASONS = {
     ),
 }
 Apart = tuple[StepSeen, StepSeen, Row, Row]  # the same step on two ranks, and a parameter's rows that differ
-_PATIENCE = 24  # steps after which an averaging is no longer waited for, while the job runs
+_PATIENCE = 24  # while the job runs, weights that differ may still be averaged (local SGD) until this step
 
 
 @dataclass
@@ -279,7 +279,7 @@ def _unwrapped(audited: AuditedJob, story: Story, averages: bool) -> Finding | N
 
 
 def _began_apart(audited: AuditedJob, story: Story) -> Finding | None:
-    """Gradients that are reduced by hand, and are the same on all ranks, go into weights that never were."""
+    """Gradients that are reduced by hand are the same on all ranks, but the weights they change never were."""
     if _num_steps(story.weights) < min(_LEAST, story.num_seen):
         return None
     a, _b, row_a, row_b = story.weights[0]

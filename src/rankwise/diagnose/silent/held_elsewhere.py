@@ -6,7 +6,7 @@ from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import OptimizerSeen
 from rankwise.findings import Finding
 
-_LOOKED_AT = 4  # a step by which a model has its final form; the probe tells it of the first few only
+_LOOKED_AT = 4  # by this step a model has its final form; the probe reports foreign parameters of the first few steps only
 
 
 def find(audited: AuditedJob) -> Finding | None:
@@ -25,7 +25,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _some_elsewhere(audited: AuditedJob) -> Finding | None:
-    """A layer was replaced: the optimizer still holds the old one, and nobody holds the new."""
+    """A layer was replaced: the optimizer still holds the old one, and no optimizer holds the new one."""
     for rank, audit in audited.audits.items():
         latest = {step.i: step for step in audit.steps if step.n == _LOOKED_AT}
         if not latest:

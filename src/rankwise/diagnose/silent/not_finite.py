@@ -30,7 +30,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _in_backward(audited: AuditedJob, before: int) -> Finding | None:
-    """Some ranks' own gradients were not finite, before DDP carried that to all, when every loss still was."""
+    """Gradients that were not finite on some ranks before DDP spread them to all, while every loss was still finite."""
     seen = [
         (step.n, rank, step, name)
         for rank, audit in audited.audits.items()

@@ -21,7 +21,7 @@ def find(audited: AuditedJob) -> Finding | None:
 
 
 def _speaks_alone(audited: AuditedJob, pattern: re.Pattern[str]) -> bool:
-    """Rank 0 prints such numbers, or writes a file for them, and nobody else does."""
+    """Whether only rank 0 prints such numbers, or writes a file for them."""
     tails = {rank: audited.job.log_tails.get(f"rank-{rank}", "") for rank in list(audited.audits)[:4]}
     printing = {rank for rank, text in tails.items() if pattern.search(text)}
     writing = {rank for rank, e in audited.audits.items() if any(_RECORDS.search(one.path) for one in e.writes if one.how == "open")}
@@ -29,7 +29,7 @@ def _speaks_alone(audited: AuditedJob, pattern: re.Pattern[str]) -> bool:
 
 
 def _local_loss(audited: AuditedJob) -> Finding | None:
-    """The losses of the ranks differ, nobody ever reduced a number, and rank 0 alone prints one."""
+    """The losses of the ranks differ, no rank ever reduced a number, and rank 0 alone prints one."""
     losses = {rank: _mean_loss(audited, rank) for rank in audited.audits}
     known = {rank: loss for rank, loss in losses.items() if loss is not None}
     if len(known) < 2 or 0 not in known or _combines(audited) or not _speaks_alone(audited, _LOSS):
@@ -115,7 +115,7 @@ def _differ(audited: AuditedJob) -> bool:
 
 
 def _mean_of_means(audited: AuditedJob) -> Finding | None:
-    """One number per rank is reduced after an evaluation of uneven parts, and neither a count nor a pair with one."""
+    """After an evaluation of uneven parts one number per rank is reduced, without a count of samples."""
     sizes = _evaluations(audited)
     if not sizes or max(sizes.values()) == min(sizes.values()):
         return None

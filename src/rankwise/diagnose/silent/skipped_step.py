@@ -1,4 +1,4 @@
-"""A rank makes fewer optimizer steps than the others from the same reduced gradients, or one more from gradients that nobody reduced."""
+"""A rank makes fewer optimizer steps than the others from the same reduced gradients, or one more from gradients that were not reduced."""
 
 from __future__ import annotations
 

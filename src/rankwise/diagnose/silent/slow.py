@@ -12,7 +12,7 @@ _LEAST_MS = 5.0  # a step: less is what a busy machine takes to fetch anything
 
 
 def find_small_buckets(audited: AuditedJob) -> Finding | None:
-    """A note, by the sizes alone: what the all-reduces cost more depends on the network."""
+    """A note from the sizes alone: how much the additional all-reduces cost depends on the network."""
     small = {
         rank: one
         for rank, audit in audited.audits.items()
@@ -38,7 +38,7 @@ def _total_times(audited: AuditedJob) -> dict[int, Times]:
 
 
 def find_wait_for_data(audited: AuditedJob) -> Finding | None:
-    """On every rank: where only one waits for its data, it is the straggler that is told of."""
+    """Only where every rank waits for data: a single rank that does is reported as a straggler."""
     totals = _total_times(audited)
     if not totals:
         return None

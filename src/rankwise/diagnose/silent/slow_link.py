@@ -33,7 +33,7 @@ def find(audited: AuditedJob) -> Finding | None:
         (link for link in _links(audited).values() if link.bytes >= _LEAST_BYTES and link.busy_s > 0), key=lambda link: link.rate
     )
     if len(links) < 3:
-        return None  # two cannot tell which of them is the odd one
+        return None  # of two links neither is the odd one
     best = links[-1].rate
     slow = [link for link in links if link.rate * _SLOWER < best and link.busy_s > _SHARE * link.wall_s]
     # A host with a slow way out is also slow to confirm what it gets, so that the links to it look slow as well.

@@ -32,7 +32,7 @@ def look(here: Here) -> Facts:
 
 
 def _why_not_writable(folder: Path) -> str:
-    """Permission bits do not tell (root, network disks, read-only mounts): a nameless file does, and leaves nothing."""
+    """Why no file can be made there, by making one without a name. Permission bits do not tell: root, network disks, read-only mounts."""
     try:
         with tempfile.TemporaryFile(dir=folder) as trial:
             trial.write(b"x")

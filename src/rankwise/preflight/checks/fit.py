@@ -14,7 +14,7 @@ from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 
 GROUP = "fit"
-_KEPT = 0.9  # of what is free: the rest of the system wants to live too
+_KEPT = 0.9  # of the free memory may be used: the rest of the system needs some too
 
 
 def look(here: Here) -> Facts:

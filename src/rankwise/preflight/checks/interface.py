@@ -73,7 +73,7 @@ def _missing(host: Host, facts: Facts) -> Iterator[str]:
 
 
 def _find_wrong(job: CheckedJob, host: Host, facts: Facts, seen: Seen) -> None:
-    """An offered address nobody can reach is proven by trying; one on another interface is only suspicious."""
+    """An offered address that no host can reach is proven by trying; one on another interface is only suspicious."""
     for backend in ("gloo", "nccl"):
         chosen = facts[backend]
         unheard = [other.name for other in job.hosts if other is not host and _is_closed(job, other, host)]

@@ -1,7 +1,7 @@
 """leftover processes
 
-Processes of earlier jobs that nobody waits for any more: ranks and their DataLoader workers whose launcher is gone. They hold memory,
-ports and GPUs. (Who holds the rendezvous port is said by that check, who holds a GPU's memory by that one.)
+Processes of earlier jobs that are still there: ranks and their DataLoader workers whose launcher is gone. They hold memory, ports and GPUs.
+(The check of the rendezvous port says who holds that, the check of GPU memory who holds it.)
 
 Warns with RW617.
 """

@@ -1,7 +1,7 @@
 """operating system and processor
 
-The same operating system, kernel, C library and kind of processor on every host? Different ones can work together, but are slower than the
-slowest and round differently.
+The same operating system, kernel, C library and kind of processor on every host? Different ones can work together, but the slowest sets the
+pace, and results are rounded differently.
 
 Warns with RW623.
 """

@@ -32,7 +32,7 @@ def look(here: Here) -> Facts:
     own = next(iter(own_addresses(plan.master or "127.0.0.1", addresses, interfaces())), "")
     opens = plan.node_rank in (0, None) and bool(own)
     error = _why_not_open(own, plan.port) if opens else None
-    # Alone on a host that is not the rendezvous host: refused is fine, as nobody listens before the job starts; silence is not.
+    # Alone on a host that is not the rendezvous host: "refused" is fine, as no process listens before the job starts; no answer is not.
     reached = "" if opens or not plan.is_alone or not addresses else try_port(addresses[0], plan.port, _CONNECT_S)
     is_held = opens and error == errno.EADDRINUSE
     return {
@@ -58,7 +58,7 @@ def judge(job: CheckedJob, seen: Seen) -> None:
 
 
 def _why_not_open(address: str, port: int) -> int | None:
-    """The error of trying; SO_REUSEADDR as torch sets it, so that a port in TIME_WAIT counts as free."""
+    """The error of trying to listen; with SO_REUSEADDR as torch sets it, so that a port in TIME_WAIT counts as free."""
     try:
         socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
     except OSError as error:
@@ -79,7 +79,7 @@ def _add_not_free(host: Host, facts: Facts, seen: Seen) -> None:
 
 
 def _find_unreachable(job: CheckedJob, seen: Seen) -> None:
-    """What the other nodes saw when they tried it."""
+    """Nodes that could not reach the port when they tried."""
     is_held = any(host.of("rendezvous-port").get("opens") and not host.of("rendezvous-port").get("free", True) for host in job.hosts)
     blocked: dict[str, list[Host]] = {}
     for host in job.hosts:

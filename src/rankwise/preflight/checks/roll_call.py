@@ -38,7 +38,7 @@ def judge(job: CheckedJob, seen: Seen) -> None:
 
 
 def _find_unmet(job: CheckedJob, host: Host, seen: Seen) -> None:
-    """This host could not take part; said here where no other check says why."""
+    """A finding for this host if it could not take part and no other check says why."""
     place = f"{job.plan.master}:{job.plan.port}"
     if job.meeting.get("refusal"):
         why, steps = str(job.meeting["refusal"]), ("give every node the same --rdzv-id",)
@@ -46,7 +46,7 @@ def _find_unmet(job: CheckedJob, host: Host, seen: Seen) -> None:
     elif job.meeting.get("is_broken"):
         seen.add("RW101", f"the host of the meeting at {place} fell silent during the check", ())
     elif not {"names", "ports"} <= set(job.plan.only):
-        seen.add("RW101", f"{host.name} met nobody", (), why=str(job.meeting.get("why", "")))
+        seen.add("RW101", f"{host.name} met no other host", (), why=str(job.meeting.get("why", "")))
 
 
 def _find_duplicates(job: CheckedJob, seen: Seen) -> None:
@@ -56,7 +56,7 @@ def _find_duplicates(job: CheckedJob, seen: Seen) -> None:
             "RW102",
             f"{names} {all_of_them} say that they are node {rank}",
             hosts,
-            why=f"their ranks would begin at {rank} × ranks per node on each of them; nobody is node {_free_ranks(job)}".rstrip(),
+            why=f"their ranks would begin at {rank} × ranks per node on each of them; no host is node {_free_ranks(job)}".rstrip(),
             next=("give each node its own --node-rank, from 0 on",),
         )
 

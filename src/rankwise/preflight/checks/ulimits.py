@@ -17,7 +17,7 @@ from rankwise.sizes import bytes_text
 
 GROUP = "resources"
 _COMFORT = 4096
-_BARE = 64  # what a Python process with torch has open before it meets anybody
+_BARE = 64  # files that a Python process with torch has open before it connects to others
 
 
 def look(here: Here) -> Facts:

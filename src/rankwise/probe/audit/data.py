@@ -15,7 +15,7 @@ _KEPT_IDS = 256  # of a pass, to tell whether a sample is drawn twice
 _FIELDS = 4
 _FIRST_PASSES = 4
 _AT_ONCE = 64  # batches whose ids are counted together
-_PASS, _EARLY = "_rankwise_pass", "_rankwise_early"  # kept on torch's iterators, which nobody saves
+_PASS, _EARLY = "_rankwise_pass", "_rankwise_early"  # attributes of torch's iterators, which scripts do not save
 _MASK = 0xFFFFFFFF
 
 _numbers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # loader: its number, the place it was made
@@ -39,14 +39,14 @@ class LoaderPass:
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.utils.data.dataloader`; only in a process that is audited."""
+    """Wrap the DataLoader once its module is imported; only in a process that is audited."""
     module.DataLoader.__init__ = hooks.wrap(module.DataLoader.__init__, after=_note_loader)
     cls = module._BaseDataLoaderIter
     cls._next_index = hooks.wrap(cls._next_index, after=_note_index)
 
 
 def attach_fetchers(module: ModuleType) -> None:
-    """After `torch.utils.data._utils.fetch`, which reads the dataset, in a worker or in the rank itself."""
+    """Wrap `torch.utils.data._utils.fetch`, which reads the dataset, in a worker or in the rank itself."""
     for cls in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
         cls.fetch = hooks.surround(cls.fetch, _fetch_begins, _fetch_ended)
 
@@ -98,7 +98,7 @@ def _pass_of(iterator: Any) -> "LoaderPass | None":
 
 
 def _dataset_sum(dataset: Any) -> int | None:
-    """A checksum of the tensors and lists a dataset holds, to tell one dataset on all ranks from one for each."""
+    """A checksum of the tensors and lists a dataset holds: it shows whether all ranks have the same dataset or each its own."""
     found: list[Any] = _held(dataset)
     inner, depth = dataset, 0
     while inner is not None and depth < 4:
@@ -150,7 +150,7 @@ def _note_index(_frame: Any, index: Any, iterator: Any) -> None:
 
 
 def _draw(one: LoaderPass, index: Any) -> None:
-    """Ids are kept as they come and counted some batches at a time: code that runs once between two steps runs from cold memory."""
+    """Keep a batch's ids, and count the ids of many batches at once: code that runs once between two steps always has cold caches."""
     ids = tuple(index) if isinstance(index, (list, tuple)) else (index,)
     one.uncounted.append(ids)
     n = one.drawn
@@ -171,7 +171,7 @@ def _draw(one: LoaderPass, index: Any) -> None:
 
 
 def _is_shown(one: LoaderPass, n: int) -> bool:
-    """Whether batch `n` is recorded: many of the first passes, the first few of later ones, and many again of some passes."""
+    """Whether batch `n` is recorded: many batches of the first passes and of sampled ones, the first four of all others."""
     if one.number < _FIRST_PASSES:
         return n < 16 or record.is_sampled(n)
     return n < 4 or (record.is_sampled(one.number) and record.is_sampled(n))

@@ -1,7 +1,7 @@
 """Fingerprints of tensors: a few dozen of their numbers, taken on their own device and copied to the CPU at once.
 
-On a GPU a copy that waits would wait for all that is queued there: in a job that hangs, for ever, and not at the user's own line. So
-numbers of a GPU are read once they have arrived.
+On a GPU a blocking copy would wait for all that is queued there: in a job that hangs for ever, and not at the user's own line. So numbers
+from a GPU are copied without waiting, and read once they have arrived.
 """
 
 import math
@@ -17,7 +17,7 @@ _WHOLE = 64  # tensors up to so many numbers are taken whole
 _TAKEN = 32
 _COPIED = 1 << 20  # a tensor that has to be copied to be read in order must not be larger
 
-Fingerprint = tuple[int, float | None]  # checksum of the sampled numbers; their norm, None where one is not finite
+Fingerprint = tuple[int, float | None]  # checksum of the sampled numbers, and their norm (None where one is not finite)
 
 
 class PendingNumbers:
@@ -43,7 +43,7 @@ class PendingNumbers:
         return all(event.query() for event in self._events)
 
     def numbers(self) -> list[list[float] | None]:
-        """Waits for numbers that have not arrived."""
+        """The numbers; waits for those that have not arrived yet."""
         for event in self._events:
             event.synchronize()
         taken = {device: iter(host.tolist()) for device, host in self._hosts.items()}
@@ -91,7 +91,7 @@ def of_bytes(tensor: Any) -> int:
 
 
 def is_plain(tensor: Any) -> bool:
-    """A tensor of its own memory, not one that stands for parts on several ranks."""
+    """Whether a tensor has its own memory, and does not stand for parts on several ranks."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided

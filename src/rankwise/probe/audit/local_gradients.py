@@ -13,7 +13,7 @@ _taken: dict[str, Any] = {}  # parameter's name: some numbers of its gradient, o
 
 
 def watch(wrapper: Any) -> None:
-    """Before a training forward of a sampled step. The hooks are autograd's, not the parameter's: nothing of the user's holds them."""
+    """Hook two parameters before a training forward of a sampled step: on autograd's nodes, so that no object of the user's has a hook."""
     forget()
     if torch.compiler.is_compiling():
         return
@@ -37,7 +37,7 @@ def _noting(name: str) -> Any:
 
 
 def forget() -> None:
-    """After the backward."""
+    """Remove the hooks after the backward."""
     for handle in _handles:
         handle.remove()
     _handles.clear()

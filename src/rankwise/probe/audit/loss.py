@@ -15,7 +15,7 @@ _first_bad: list[Any] = []
 
 
 def take(tensors: Any, n: int, frame: Any) -> None:
-    """Before a backward: `tensors` is what it starts from."""
+    """Take the loss before a backward that starts from `tensors`."""
     global _last, _sum, _count
     root = tensors[0] if isinstance(tensors, (tuple, list)) and len(tensors) == 1 else tensors
     if not hasattr(root, "numel") or root.numel() != 1:

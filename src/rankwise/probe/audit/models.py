@@ -9,12 +9,12 @@ _MAX_NAMES = 4000
 
 
 class Wrapped:
-    """One DDP wrapper. Holds it weakly: it may go whenever the user lets it go."""
+    """One DDP wrapper, held by a weak reference, so that the user may drop it at any time."""
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = weakref.ref(wrapper)
         ignored = getattr(wrapper, "parameters_to_ignore", ())
-        self.own = {id(p) for name, p in wrapper.module.named_parameters() if name in ignored}  # each rank's own, and said to be so
+        self.own = {id(p) for name, p in wrapper.module.named_parameters() if name in ignored}  # may differ between ranks
         self.reduced = {id(p) for p in wrapper.module.parameters() if p.requires_grad} - self.own
 
     @property
@@ -26,7 +26,7 @@ class Wrapped:
         return [] if wrapper is None else list(wrapper.module.named_parameters())[:_MAX_NAMES]
 
     def buffers(self) -> list[tuple[str, Any]]:
-        """All but the ones that DDP was told to ignore."""
+        """The buffers, without those that DDP was told to ignore."""
         wrapper = self._wrapper()
         if wrapper is None:
             return []
@@ -70,10 +70,10 @@ def own() -> set[int]:
 
 
 def is_joining() -> bool:
-    """Inside torch's Join, ranks with less data take fewer steps, and rightly so."""
+    """Whether training runs inside torch's Join, where ranks with less data rightly take fewer steps."""
     return any(getattr(getattr(one.wrapper, "_join_config", None), "enable", False) for one in known)
 
 
 def has_hook() -> bool:
-    """A communication hook of the user's: gradients need not be averaged at every step."""
+    """Whether the user gave DDP a communication hook: then gradients need not be averaged at every step."""
     return any(getattr(one.wrapper, "_comm_hooks", None) for one in known)

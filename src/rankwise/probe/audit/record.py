@@ -9,13 +9,13 @@ from typing import Any
 from .. import hooks, journal
 
 LEVEL = os.environ.get("RANKWISE_AUDIT", "off")
-_ALLOWED_NS = 40_000_000  # spent before the share counts: a job of two seconds is audited too
-_SHARE = 0.003  # the rest of the one percent is for what every step costs
+_ALLOWED_NS = 40_000_000  # CPU time allowed beside the share, so that a job of two seconds is audited too
+_SHARE = 0.003  # of the job's time; with what every step costs, the audit stays below one percent
 _MAX_LINES = 20_000
 _AT_ONCE, _FLUSH_NS = 200, 400_000_000
 _OFTEN_BEFORE, _WIDEST, _COARSEST = 256, 256, 20
 _ALL_BEFORE = 200  # every step before this one is observed
-_PATIENCE_NS = 5_000_000_000  # before the audit samples more often again
+_PATIENCE_NS = 5_000_000_000  # so long after a change the audit may sample more often again
 
 is_step_observed = True  # whether the hooks look at the current step; otherwise they only count backwards
 _coarse = 0  # how many times strides are doubled
@@ -34,22 +34,21 @@ def is_on() -> bool:
 
 
 def may_read(tensor: Any) -> bool:
-    """Whether a tensor can be read at once: reading one of a GPU waits for all that is queued there, in a job that hangs for ever."""
+    """Whether a tensor may be read at once: reading one on a GPU waits for all that is queued there, and for ever in a job that hangs."""
     return LEVEL == "full" or tensor.device.type == "cpu"
 
 
 def is_sampled(n: int) -> bool:
-    """Whether to look at the n-th step, batch or call: the first sixteen, then eight for each doubling, from the 256th on
-    four, then every so many.
+    """Whether to look at the n-th step, batch or call: at the first 16, then 8 for each doubling of n, from 256 on 4, at last every 256th.
 
-    Fewer once the share is used up, from the very first on. All strides are powers of two, so that ranks which look less often look at a
-    part of what the others look at.
+    Fewer of all of them once the share is used up. All strides are powers of two: a rank that looks less often looks at a subset of what
+    the others look at, so there is always something to compare.
     """
     global _look_began_ns
     if LEVEL != "full" and n % _stride(n):
         return False
     if not _look_began_ns:
-        _look_began_ns = time.thread_time_ns()  # CPU time: on a busy machine the clock counts what others do
+        _look_began_ns = time.thread_time_ns()  # CPU time, because wall time on a busy machine includes other processes
     return True
 
 
@@ -77,7 +76,7 @@ def write(what: str, /, **facts: Any) -> None:
     _lines += 1
     if _lines > _MAX_LINES:
         return
-    if _of_pid[0] != os.getpid():  # a forked worker: what is kept here is its parent's
+    if _of_pid[0] != os.getpid():  # a forked child: the lines kept so far are its parent's
         _kept.clear()
         _of_pid[0] = os.getpid()
     _kept.append({"a": what, "t": time.time_ns(), **facts})

@@ -12,11 +12,11 @@ _FIRST = 400
 _FRAMES = 3
 _MAX_LABEL = 60
 _FEW = 4
-_SPOILED = frozenset({"locals", "vars", "eval", "exec", "dir"})  # before Python 3.13, looking at variables changes what locals() gave
+_SPOILED = frozenset({"locals", "vars", "eval", "exec", "dir"})  # before Python 3.13, reading f_locals changes what locals() returned
 _OPTIMIZED = 0x01
 
 _counts: dict[tuple[str, str], int] = {}
-_labels: dict[int, tuple[str, weakref.ref[Any]]] = {}  # address: what lay there, of which parameter
+_labels: dict[int, tuple[str, weakref.ref[Any]]] = {}  # address of a tensor: its label, and the parameter it belongs to
 _misses = 0  # tensors in a row that were none of the model's
 optimized: list[Any] = []  # parameters of optimizers where no model is wrapped
 
@@ -45,7 +45,8 @@ def note(op: str, group: str, tensor: Any, site_frame: Any) -> None:
 
 
 def _parameter_label(tensor: Any) -> str:
-    """Looked up where tensors lay the last time. Gradients move now and then; what is never found is looked for more and more seldom."""
+    """The parameter a tensor belongs to, by the addresses known from the last search. Gradients move, so an unknown address starts another
+    search; searches that find nothing come less and less often."""
     global _misses
     pointer = tensor.data_ptr() if fingerprints.is_plain(tensor) else 0
     if not pointer:
@@ -81,7 +82,7 @@ def _words_around(frame: Any) -> list[str]:
     for _ in range(_FRAMES):
         while frame is not None and not sites.is_users(frame):
             frame = frame.f_back
-        if frame is None or not frame.f_code.co_flags & _OPTIMIZED:  # the module itself: its variables belong to no loop
+        if frame is None or not frame.f_code.co_flags & _OPTIMIZED:  # a module's own variables belong to no loop
             break
         found += _texts_of(frame)
         frame = frame.f_back
@@ -95,12 +96,12 @@ def _texts_of(frame: Any) -> list[str]:
     values = frame.f_locals
     found = [f"{name}={value[:_MAX_LABEL]}" for name, value in values.items() if type(value) is str and value]
     if sys.version_info < (3, 13):
-        values.clear()  # a copy that would keep the user's tensors alive as long as the function runs
+        values.clear()  # Python keeps this copy with the frame, and it would keep the user's tensors alive
     return found
 
 
 def _values(tensor: Any) -> list[float]:
-    """The numbers of a metric; reading them from a GPU would wait for it."""
+    """The numbers of a metric; empty on a GPU, where reading would wait."""
     if tensor.numel() > _FEW or tensor.device.type != "cpu" or not fingerprints.is_plain(tensor) or tensor.is_complex():
         return []
     return [float(value) for value in tensor.detach().reshape(-1).tolist()]

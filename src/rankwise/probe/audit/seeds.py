@@ -14,10 +14,10 @@ _num_noted = 0
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.random`; the standard library's own generator with it."""
+    """Wrap the seeding functions of `torch.random`, and those of the standard library's `random`."""
     module.manual_seed = _noted(module.manual_seed, "torch")  # type: ignore[attr-defined]
     random.seed = _noted(random.seed, "random")
-    random.seed.__qualname__ = "seed"  # where pickle finds it
+    random.seed.__qualname__ = "seed"  # pickle looks it up by this name
     hooks.after("numpy.random", "audit.seeds", "attach_numpy")
 
 

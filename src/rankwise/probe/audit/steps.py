@@ -12,7 +12,7 @@ from typing import Any
 from .. import hooks, sites
 from . import fingerprints, local_gradients, loss, models, record, reduces, times, window
 
-_MOST = 16  # tensors looked at in one sample; of larger models another part each time
+_MOST = 16  # tensors looked at in one sample; in larger models each sample takes another part
 _BUFFERS = 6
 _FIRST_STEPS = 8
 _MOST_PENDING = 16
@@ -190,7 +190,7 @@ def _mismatched_parameters(names: dict[int, tuple[str, bool]], held: list[Any]) 
 
 
 def _part_of(items: list[Any], n: int) -> list[Any]:
-    """All of a small model; of a large one some, others at each sample, and the first and last always."""
+    """All items of a small model; of a large one the first, the last, and a part that changes with each sample."""
     if len(items) <= _MOST or record.LEVEL == "full":
         return items
     num_parts = -(-len(items) // (_MOST - 2))

@@ -33,12 +33,12 @@ def add(part: str, ns: int) -> None:
 
 
 def timed(part: str, end: Callable[..., int]) -> Callable[..., None]:
-    """An `end` for `hooks.surround`, which also counts the nanoseconds that the one given returns."""
+    """The given `end` for `hooks.surround`; the nanoseconds that it returns are added to the part."""
     return lambda opened, result, error: add(part, end(opened, result, error))
 
 
 def begin(part: str) -> int:
-    """When a part began, to be given back with the time it took."""
+    """The time at which a part begins, to be passed to its end."""
     if HAS_SPANS:
         begin_span(part)
     return time.perf_counter_ns()
@@ -82,7 +82,7 @@ def at_end() -> None:
 
 
 def begin_span(part: str) -> None:
-    """A part that begins now. One that an exception ended, such as the end of the data, ends when the next one begins."""
+    """A span begins now. A span that an exception ended (such as the end of the data) is closed when the next one begins."""
     _end_range(part)
     torch = sys.modules.get("torch")
     try:

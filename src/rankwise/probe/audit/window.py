@@ -16,8 +16,8 @@ from . import record
 _LONGEST = 120
 
 _letters: list[str] = []
-_lines: set[int] = set()  # the places of this window's backwards: one in a loop, several where there are several losses
-_forwards = ""  # of DDP since the last backward, with gradients: s or n
+_lines: set[int] = set()  # places at which this window's backwards were made: one in a loop, several with several losses
+_forwards = ""  # the letter for DDP's forwards with gradients since the last backward: s or n
 _pending = 0  # backwards since gradients were last used or thrown away
 _versions: int | None = None  # of some parameters, at the last backward
 _grads: list[tuple[int, int]] = []  # of the same parameters: their gradients' state then
@@ -45,7 +45,7 @@ def forward(mode: str | None) -> None:
 
 
 def backward_begins(frame: Any) -> None:
-    """Gradients that were there after the last backward, and are gone, were thrown away by hand (`p.grad = None`)."""
+    """A backward begins. Gradients of the last one that are gone now were thrown away by hand (`p.grad = None`)."""
     if _pending and _grads and not _state_of_grads():
         zeroed(frame)
 
@@ -65,7 +65,7 @@ def count_backward() -> None:
 
 
 def _next_letter() -> str:
-    """The letter that stands for it."""
+    """Count a backward, and return its letter."""
     global _forwards, _pending, backwards, syncs
     backwards += 1
     _pending += 1
@@ -107,7 +107,7 @@ def pending() -> str:
 
 
 def watch(parameters: list[Any]) -> None:
-    """Parameters whose change shows that the gradients were used, with or without an optimizer."""
+    """Watch some parameters: a change of them shows that gradients were used, with or without an optimizer."""
     picked = [parameters[0], parameters[-1]] if parameters else []
     _watched.extend(weakref.ref(p) for p in picked if len(_watched) < 8)
 

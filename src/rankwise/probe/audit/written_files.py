@@ -38,15 +38,15 @@ def _end_save(begun: tuple[int, Any, Any], _result: None, error: BaseException |
 
 
 def watch_open() -> None:
-    """In a process that has joined a job: note files that are opened for writing.
+    """Note files that are opened for writing, once the process has joined a job.
 
-    An audit hook of Python would be called for every `id()` too, and optimizers call that for each parameter at each step.
+    Wraps `open`: an audit hook (sys.addaudithook) would also be called for every `id()`, one per parameter and step of an optimizer.
     """
     global _is_watching_open
     if not _is_watching_open and builtins.open is io.open:
         _is_watching_open = True
         builtins.open = io.open = hooks.wrap(io.open, after=_note_open)
-        io.open.__module__ = "builtins"  # where pickle finds it
+        io.open.__module__ = "builtins"  # pickle looks it up in this module
 
 
 def _note_open(frame: Any, _: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:

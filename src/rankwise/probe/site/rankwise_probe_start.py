@@ -1,13 +1,13 @@
 """Loads the probe by path and under its own name: the user's interpreter need not have rankwise installed."""
 
-import _frozen_importlib  # what `importlib.util` is made of, but loaded already: a process without torch must not pay for more
+import _frozen_importlib  # already loaded, unlike `importlib.util`: a process without torch must not pay for an import
 import _frozen_importlib_external
 import os
 import sys
 
 
 def start_probe() -> None:
-    """Once per process, whichever way it was found: by PYTHONPATH, or by the .pth file of an environment that has rankwise installed."""
+    """Start the probe once per process, whether it was found by PYTHONPATH or by the .pth file of an installed rankwise."""
     live = os.environ.get("RANKWISE_PROBE")
     if not live or "_rankwise_probe" in sys.modules or not os.path.isdir(live):
         return

@@ -8,8 +8,8 @@ import sys
 
 
 def _make_way(here: str) -> None:
-    """Import again, now without us: finds the user's own, or raises what Python's start expects where there is none."""
-    if here not in sys.path:  # found in some other way, and would be again, for ever
+    """Import sitecustomize again without this folder: finds the user's own, or raises the ImportError that Python's start expects."""
+    if here not in sys.path:  # this file was found in another way, and importing again would find it for ever
         raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
     sys.path.remove(here)
     sys.modules.pop("sitecustomize", None)

@@ -67,7 +67,7 @@ def _step(step: str) -> Html:
 
 
 def _snippets(reported: ReportedJob, lines: list[WhereLine], *, is_folded: bool) -> Html | None:
-    """Around each culprit, and around the place where most of the others wait."""
+    """The source around each culprit, and around the place where most of the others wait."""
     culprits = [line for line in lines if line.is_culprit]
     waits = sorted((line for line in lines if not line.is_culprit), key=lambda line: -len(line.ranks))
     shown = [piece for line in culprits[: _MAX_SNIPPETS - 1] + waits[:1] if (piece := snippet(reported, line))]

@@ -16,7 +16,7 @@ from rankwise.version import __version__
 
 _MAX_BLIND = 30
 _MAX_TAILS = 4
-_EPOCH_SINCE_NS = 10**18  # September 2001; smaller times are not a calendar's
+_EPOCH_SINCE_NS = 10**18  # September 2001; a smaller number is no time since 1970
 _MAX_RANKS = 64
 _PARTS = {
     "data": "waiting for data",

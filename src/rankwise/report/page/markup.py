@@ -1,4 +1,4 @@
-"""HTML that is escaped unless it says otherwise: only `tag` and `joined` make `Html`. Also a cause's page as HTML."""
+"""Escaped HTML: only `tag` and `joined` make `Html`, and they escape everything else. Also a cause's page as HTML."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def escape(child: Child) -> Html:
 
 
 def block(text: Child, limit: int = 12_000) -> Html:
-    """Longer text, line breaks kept."""
+    """Longer text, with its line breaks."""
     return Html(html.escape(printable(text, limit), quote=True))
 
 

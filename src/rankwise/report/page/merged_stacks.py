@@ -39,7 +39,7 @@ def stack_section(reported: ReportedJob, states: list[RankRow]) -> Html:
 
 
 def merge_stacks(reported: ReportedJob) -> list[StackGroup]:
-    """Largest first; where the page has no room for all, groups with a culprit are among those it shows."""
+    """The groups, largest first; where the page has no room for all, those with a culprit are kept."""
     merged: dict[Hashable, list[int]] = {}
     for rank, evidence in sorted(reported.job.ranks.items()):
         raised = raised_last(evidence)
@@ -82,7 +82,7 @@ def _card(reported: ReportedJob, group: StackGroup, state: RankRow) -> Html:
 
 
 def _frames(reported: ReportedJob, stack: Stack) -> Iterator[Html]:
-    """Outermost first, as Python prints them; runs of library frames folded."""
+    """The frames, outermost first as Python prints them; consecutive library frames are folded."""
     shown = tuple(reversed(stack[:_MAX_FRAMES]))
     if len(stack) > _MAX_FRAMES:
         yield tag("p", f"{len(stack) - _MAX_FRAMES:,} outer frames left out", class_="faint")

@@ -11,7 +11,7 @@ from rankwise.report.places import grouped, short_ranks
 from rankwise.report.safe_text import duration_text
 from rankwise.sizes import bytes_text
 
-_MERGE_ABOVE = 16  # ranks; up to here everyone has a row
+_MERGE_ABOVE = 16  # up to so many ranks each one has its own row
 _MAX_ROWS = 48
 _MAX_LISTED = 4096
 _NUMBERED_UP_TO = 256
@@ -32,7 +32,7 @@ def rank_section(reported: ReportedJob, states: list[RankRow]) -> Html:
 
 
 def _merged(states: list[RankRow]) -> list[list[RankRow]]:
-    """Ranks in the same situation together; culprits first, then the rarest situations, the crowd last."""
+    """Rows for sets of ranks in the same situation: culprits first, then the others from the smallest set to the largest."""
     groups = grouped(states, lambda state: (state.is_culprit, state.state, state.frame, state.last, state.is_pending))
     return sorted(groups, key=lambda group: (not group[0].is_culprit, len(group), group[0].rank))
 

@@ -13,7 +13,7 @@ from rankwise.report.page.reported_job import ReportedJob, main_stack, user_stac
 from rankwise.report.places import op_text
 
 _ORIGINS = {"forward": "DDP forward", "backward": "DDP backward", "ddp": "DDP", "fsdp_forward": "FSDP forward"}
-_MAX_UNSEEN = 8192  # a damaged world size promises more
+_MAX_UNSEEN = 8192  # a limit, because damaged evidence may hold any world size
 _LONGEST_S = 10 * 365 * 86400
 
 
@@ -35,14 +35,14 @@ class RankRow:
 
 
 def rank_states(reported: ReportedJob) -> list[RankRow]:
-    """One per rank that was seen, then one per rank that the world size includes but was not seen."""
+    """A row per rank that was seen, then one per rank of the world size that was not seen."""
     seen = [_seen(reported, reported.job.ranks[rank]) for rank in sorted(reported.job.ranks)]
     unseen = (RankRow(rank, "never seen", "unseen", is_culprit=rank in reported.culprits) for rank in _missing(reported))
     return sorted([*seen, *unseen], key=lambda state: state.rank)
 
 
 def state_mark(state: RankRow) -> Html:
-    """The state as a coloured dot and its words; only a short one is kept on one line, since an exception's name may be any length."""
+    """The state as a coloured dot and words. Only a short state is kept on one line, because the name of an exception may be long."""
     return tag("span", state.state, class_=classes("state", state.tone, "whole" if len(state.state) < 26 else ""))
 
 
@@ -88,7 +88,7 @@ def _state(reported: ReportedJob, rank: RankEvidence, pending: LoggedCollective 
 
 
 def _is_at(rank: RankEvidence, entry: LoggedCollective) -> bool:
-    """Whether the rank is where it called this collective; a culprit may well have left one behind and be stuck elsewhere."""
+    """Whether the rank still is where it called this collective: a culprit may have an unfinished one behind it and be stuck elsewhere."""
     here, there = user_stack(main_stack(rank)), user_stack(tuple(rank.collectives.stack_of(entry)))
     return not here or not there or here[0] == there[0]
 
@@ -111,7 +111,7 @@ def _ended_text(rank: RankEvidence) -> str:
 
 
 def _pending_and_last(rank: RankEvidence) -> tuple[LoggedCollective | None, LoggedCollective | None]:
-    """The oldest unfinished collective, and that or else the newest; only the end of the log is read, where unfinished ones are."""
+    """The oldest unfinished collective or None, and the one to show as the last: that one, else the newest. Reads only the log's end."""
     log = rank.collectives
     if not len(log):
         return None, None

@@ -1,6 +1,6 @@
 """The last collectives of every rank, slot by slot: which ranks agree, which called something else, which never came.
 
-Pure: arrays in, strips out. Ranks with the same log are looked at once, so 4,096 ranks cost about as much as the few ways they differ.
+Pure: arrays in, strips out. Ranks with equal logs are looked at once, so the cost depends on the number of different logs, not of ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rankwise.report.places import DEFAULT_GROUPS
 COLUMNS = 40
 MAX_ROWS = 24
 MAX_STRIPS = 5
-_AFTER = 11  # columns kept to the right of the divergence, so that it is in sight on a phone
-_TAIL = 256  # entries of a rank that are looked at
-_MAX_KINDS = 256  # of histories
+_AFTER = 11  # columns shown after the divergence: few enough that a phone shows it without scrolling
+_TAIL = 256  # the last entries of a rank, which are looked at
+_MAX_KINDS = 256  # at most so many different histories are drawn
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 CellState = Literal["done", "pending", "missing", "unknown"]
@@ -33,7 +33,7 @@ class Cell:
     state: CellState
     op: str = ""
     what: str = ""
-    is_odd: bool = False  # not what the innocent ranks called in this slot, or where nobody is named, not what most did
+    is_odd: bool = False  # differs from what the ranks that are not to blame called; where no rank is blamed, from the majority
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Strip:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The strips worth drawing, most telling first, and what there was besides."""
+    """The strips to draw, the most important first, and what was left out."""
 
     shown: tuple[Strip, ...]
-    parting: tuple[str, ...]  # further groups in which ranks part
-    agreeing: tuple[str, ...]  # groups in which they do not
+    parting: tuple[str, ...]  # further groups in which ranks diverge
+    agreeing: tuple[str, ...]  # groups in which all ranks agree
     left_out: tuple[int, ...]  # ranks with yet other histories, where there were too many
 
 
@@ -86,7 +86,7 @@ class _Track:
 
 
 class _Group:
-    """What the ranks of a group called, slot by slot, and where they part. What is expected is what most called of those not to blame."""
+    """What the ranks of a group called, slot by slot, and where they diverge. Expected is what most ranks called that are not to blame."""
 
     def __init__(self, name: str, tracks: list[_Track], has_culprits: bool) -> None:
         self.name, self._tracks, self._has_culprits = name, tracks, has_culprits
@@ -96,13 +96,13 @@ class _Group:
         self._num_seen = sum(len(track.ranks) for track in tracks if not track.is_blind)
         self._num_there: Counter[int] = Counter()
         calls = [(seq, entry.what, track) for track in tracks for seq, entry in track.entries.items()]
-        self._unknown: dict[int, set[str]] = {}  # what is not known of a rank's call agrees with anything
+        self._unknown: dict[int, set[str]] = {}  # by slot: properties that were not recorded, which agree with anything
         for seq, what, _ in calls:
             self._unknown.setdefault(seq, set()).update(about for about, value in what.compared().items() if value is None)
         votes: dict[int, Counter[Hashable]] = {}
         for seq, what, track in calls:
             self._num_there[seq] += len(track.ranks)
-            # A culprit's vote counts only where no other rank called anything.
+            # What a culprit called is expected only where no other rank called anything.
             votes.setdefault(seq, Counter())[self._agreement(seq, what)] += len(track.ranks) * (1 if track.is_culprit else 1_000_000)
         self._expected = {seq: counter.most_common(1)[0][0] for seq, counter in votes.items()}
         self._tied = {seq for seq, counter in votes.items() if [*counter.values()].count(max(counter.values())) > 1}
@@ -117,7 +117,7 @@ class _Group:
         return Strip(self.name, columns, tuple(rows[:MAX_ROWS]), self.diverges_at, is_partial, self._newest - last, hidden)
 
     def _agreement(self, seq: int, what: Signature) -> Hashable:
-        """What the verdict compares, too."""
+        """The properties of a call that the verdict compares, too."""
         return tuple(value for about, value in what.compared().items() if about not in self._unknown[seq])
 
     def _differs(self, seq: int, entry: LoggedCollective) -> bool:
@@ -140,7 +140,7 @@ class _Group:
         return sorted(rows, key=lambda row: row.ranks if has_room else (not row.is_culprit, len(row.ranks), *row.ranks))
 
     def _cell(self, track: _Track, seq: int) -> Cell:
-        """Odd are the cells to look at: those of the ranks the verdict names; where it names none, those of the minority."""
+        """A cell is odd where a rank that the verdict names differs; where it names none, where a minority does."""
         entry = track.entries.get(seq)
         if entry is not None:
             is_odd = self._differs(seq, entry) and (track.is_culprit if self._has_culprits else seq not in self._tied)
@@ -176,7 +176,7 @@ def recent_entries(log: CollectiveLog) -> Iterator[LoggedCollective]:
 
 
 def _tracks(reported: ReportedJob) -> tuple[dict[str, list[_Track]], list[int]]:
-    """The tracks of every group, and the ranks that were one kind too many."""
+    """The tracks of every group, and the ranks left out because there were too many kinds of histories."""
     alike, names = _alike(reported)
     members = _members(reported.job, {group for groups in names.values() for group in groups})
     tracks: dict[str, list[_Track]] = {}

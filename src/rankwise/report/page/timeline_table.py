@@ -22,7 +22,7 @@ from rankwise.report.page.timeline import (
 from rankwise.report.places import DEFAULT_GROUPS, short_ranks
 
 _EVERY = 5  # columns between two labels
-# Operation to (letter, colour class): letters, so that colour is never the only sign.
+# Operation: (letter, colour class). The letter is there because not everybody can tell the colours apart.
 _OPS = {
     "all_reduce": ("A", "k1"),
     "broadcast": ("B", "k2"),
@@ -88,7 +88,7 @@ def _group_name(group: str) -> str:
 
 
 def _story(reported: ReportedJob, strip: Strip) -> Html:
-    """What every set of ranks did in the slot where they part; the ranks to look at first."""
+    """What every set of ranks did in the slot where they diverge; the ranks to look at come first."""
     if strip.diverges_at is None:
         return tag("p", f"All ranks agree up to #{strip.columns[-1]}.", class_="faint")
     index = strip.columns.index(strip.diverges_at)
@@ -128,7 +128,7 @@ def _row(row: TimelineRow, strip: Strip) -> Html:
 
 
 def _label(ranks: Sequence[int]) -> Html:
-    """The numbers alone; a line may break after a comma, not inside `0-30`."""
+    """The ranks without the word "rank"; a line may break after a comma, not inside `0-30`."""
     runs = short_ranks(ranks, 4).split(" ", 1)[1].split(", ")
     return joined(tag("span", run + ("," if i < len(runs) else ""), " ") for i, run in enumerate(runs, 1))
 

@@ -36,7 +36,7 @@ class Frames(asyncio.Protocol):
     def send(self, kind: int, number: int = 0, head: Any = None, raw: Iterable[Part] = ()) -> None:
         """Raises TypeError where the head cannot be written as JSON."""
         text, parts = orjson.dumps(head), list(raw)
-        if not self._outgoing:  # all frames of one turn of the loop go out in one call
+        if not self._outgoing:  # all frames of one turn of the event loop are sent in one call
             self._loop.call_soon(self._flush)
         self._outgoing += [_HEAD.pack(len(text) + sum([len(part) for part in parts]), len(text), number, kind), text, *parts]
 

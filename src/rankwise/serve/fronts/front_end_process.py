@@ -1,5 +1,7 @@
-"""A front-end process: reads HTTP, and turns well-formed requests for inference into arrays and outputs into bodies. Everything else goes
-to the server as it came, requests with mistakes included: so there is one place that answers them, in one way."""
+"""A front-end process: reads HTTP, and turns well-formed requests for inference into arrays and outputs into bodies.
+
+All other requests, also those with mistakes, go to the server as they came, so that one place answers them in one way.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ class RequestHandler:
         return _response(await self._server.request(REQUEST, head, [request.body]))
 
     async def _infer(self, request: HttpRequest) -> HttpResponse | None:
-        """The response; None for a request that the server has to read itself."""
+        """The response to a request for inference; None for a request that the server has to read itself."""
         started, headers = time.monotonic(), request.headers
         given, accepts = headers.get("x-request-id", ""), headers.get("accept-encoding", "")
         try:
@@ -126,7 +128,7 @@ async def serve(frames: socket.socket, connections: socket.socket) -> None:
     def opened(task: asyncio.Task[Any]) -> None:
         opening.discard(task)
         if not task.cancelled():
-            task.exception()  # a client that breaks off, or does not speak TLS
+            task.exception()  # retrieved so that asyncio does not log it: a client broke off, or does not speak TLS
 
     def accept() -> None:
         try:

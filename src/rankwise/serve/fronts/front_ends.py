@@ -127,7 +127,7 @@ class FrontEnds:
         with theirs, taken:
             fds = theirs.fileno(), taken.fileno()
             command = [sys.executable, "-P", "-m", "rankwise.serve.fronts.front_end_process", *map(str, fds)]
-            environ = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}  # where we found our modules
+            environ = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}  # imports what we import
             process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=environ)
         connections.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ class FrontEnds:
         if self._keep(client, False):
             return
         for front_end in list(self._all):
-            self._all.append(self._all.pop(0))  # in turn
+            self._all.append(self._all.pop(0))  # the next connection goes to the next process
             if front_end.is_ready and front_end.give(client):
                 client.close()
                 return
@@ -166,7 +166,7 @@ class FrontEnds:
     # ---- processes that end
 
     def look(self, now: float) -> None:
-        """Called now and then: ends processes without a heartbeat."""
+        """End processes without a heartbeat; called from time to time."""
         for front_end in self._all:
             if now - front_end.heard > _SILENT_S:
                 log.error("front-end process %d has said nothing for %.0f s and is replaced", front_end.process.pid, _SILENT_S)
@@ -190,7 +190,7 @@ class FrontEnds:
         await self._start_one()
 
     async def stop(self, drain_s: float) -> None:
-        """No new connections; the processes finish what they have, for at most `drain_s`."""
+        """Give out no more connections; the processes finish what they have, for at most `drain_s`."""
         self._is_ending = True
         self._stop_accepting()
         for task in list(self._restarts):

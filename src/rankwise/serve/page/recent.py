@@ -20,7 +20,7 @@ class Findings(logging.Handler):
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
 
     def note(self, text: str, model: str = "") -> None:
-        """Numbers differ from one time to the next, so they do not tell two findings apart."""
+        """Note a finding; texts that differ only in numbers count as the same one."""
         text = text.splitlines()[0][:_LONGEST] if text else ""
         key = model, re.sub(r"\d+(\.\d+)?", "0", text)
         known = self._found.pop(key, None) or {"times": 0}
@@ -36,7 +36,7 @@ class Findings(logging.Handler):
         while len(self._found) > _MOST:
             try:
                 del self._found[next(iter(self._found))]
-            except (KeyError, StopIteration, RuntimeError):  # another thread has just done so
+            except (KeyError, StopIteration, RuntimeError):  # another thread has just removed it
                 break
 
     def emit(self, record: logging.LogRecord) -> None:

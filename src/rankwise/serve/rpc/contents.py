@@ -25,7 +25,7 @@ _DTYPES = {
 
 
 def read_infer(said: Any) -> tuple[InferRequest, bool]:
-    """The request, and whether the answer goes out raw: as the request came in, and raw where it has no typed form."""
+    """The request, and whether its answer goes out raw: as the request came in, or where a datatype has no typed form."""
     raws, listed = said.raw_input_contents, said.inputs
     if raws and len(raws) != len(listed):
         raise RequestError(f"{len(listed)} inputs were sent with {len(raws)} raw contents; each input needs one")

@@ -27,12 +27,12 @@ from rankwise.serve.tracing import Tracing
 
 log = logging.getLogger("rankwise.serve")
 _OPEN = ("ServerLive", "ServerReady")
-_SLACK_S = 0.02  # between our deadline and the client's, so that it hears from us rather than from its own clock
+_SLACK_S = 0.02  # our deadline is so much earlier than the client's, so that the client gets our error and not its own
 ReflectionResponse = message("grpc.reflection.v1alpha.ServerReflectionResponse")
 HealthResponse = message("grpc.health.v1.HealthCheckResponse")
 _NOT_FOUND = 5
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
-_LOOK_S = 1.0  # between two looks at the health of who is watched
+_LOOK_S = 1.0  # between two looks at the health that clients watch
 
 
 class GrpcServer:
@@ -103,7 +103,7 @@ class GrpcServer:
                 return response
             except RequestError as error:
                 status, error_text = error.grpc, str(error)
-            except Exception:  # a fault of ours: the client is told as little as can be, the log all of it
+            except Exception:  # a fault of ours: the client learns only that it happened, the log has the traceback
                 log.exception("request %s failed", ident)
                 status, error_text = "INTERNAL", f"an error inside the server; its log has it under {ident}"
             finally:
@@ -116,7 +116,7 @@ class GrpcServer:
         return answer
 
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """One answer after the other, in the order of the requests; what fails is told in its place."""
+        """Answer one request after the other; a failure is told in its place, and the stream goes on."""
         response = message("inference.ModelStreamInferResponse")
         try:
             self._guard.check_token(str(_metadata(context).get("authorization", "")))
@@ -180,7 +180,7 @@ class GrpcServer:
 
 
 async def _reflect(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-    """Which services there are and how they look, for grpcurl and its like."""
+    """Answer which services there are and what their messages look like, for grpcurl and similar tools."""
     async for request in requests:
         yield _reflected(request)
 
