@@ -22,6 +22,7 @@ from rankwise.train.committed import damaged, unsafe
 from rankwise.train.distcp import METADATA, CheckpointReader, Planner, Refused, read_metadata
 from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
+from rankwise.train.wrapping import unwrap
 
 SHARDS = "shards"
 
@@ -96,7 +97,7 @@ def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
         dcp_loader.load({"model": there}, storage_reader=CheckpointReader(path / SHARDS, metadata), planner=Planner())
     except (TrainError, CheckpointException):  # of another model, or not readable
         return False
-    return all(group.gathered(same_weights(_locals(own), _locals(there))))
+    return all(group.gathered(same_weights(_locals(own), _locals(there), unwrap(things["model"]))))
 
 
 def _locals(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
