@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from rankwise import train
-from rankwise.errors import TrainError
+from rankwise.errors import TrainError, UsageError
 from rankwise.train import committed
 from tests.families import mostly_live
 from tests.train.farm import Farm
@@ -276,6 +276,12 @@ def test_a_skipped_step_after_a_checkpoint_makes_no_other_weights(tmp_path: Path
     model(torch.rand(4, 2))
 
     assert checkpoints.save(0)
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/runs", Path("gs://bucket/runs")])
+def test_an_address_is_not_taken_for_a_folder(folder: str | Path) -> None:
+    with pytest.raises(UsageError, match="an address"):
+        train.Checkpoints(folder, model=nn.Linear(2, 2))
 
 
 def test_the_folder_is_the_same_after_a_change_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, *, keep: int = 3, asynchronous: bool = False, sharded: bool = False, **things: Any) -> None:
+        if re.match(r"\w+:/", str(folder)):  # of which a path would be made, in the working directory
+            summary = f"{folder} is an address, and checkpoints are written to folders"
+            raise UsageError(summary, next=("a folder that all nodes see, and a copy of checkpoints.latest() behind each save",))
         if "model" not in things:
             raise UsageError("a checkpoint without model=", next=("Checkpoints(folder, model=model, optimizer=optimizer, …)",))
         if wrong := [name for name, thing in things.items() if name in _RESERVED or not hasattr(thing, "load_state_dict")]:
