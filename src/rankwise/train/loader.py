@@ -258,7 +258,10 @@ class Loader:
         if taken := {"batch_sampler", "sampler", "drop_last", "generator"} & self._options.keys():
             raise UsageError(
                 f"{', '.join(sorted(taken))} cannot be given: the loader decides who gets which sample",
-                next=("use shuffle=, seed= and uneven=",),
+                next=(
+                    "use shuffle=, seed= and uneven=",
+                    "with a sampler of your own, by rank: step.over(DataLoader(…))",
+                ),
             )
         if not self._options.get("in_order", True):
             raise UsageError("in_order=False cannot be given: all ranks must take the same step's samples at the same time")
