@@ -79,13 +79,16 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
         refused = [failure for failure in failed if isinstance(failure, Refused)]
         finding = unsafe(path / SHARDS, str(refused[0])) if refused else misfit(f"{path} does not fit: {_said(error)}")
         raise TrainError(finding) from None
-    set_state_dict(
-        things["model"],
-        things.get("optimizer", ()),
-        model_state_dict=state["model"],
-        optim_state_dict=state.get("optimizer", {}),
-        options=StateDictOptions(strict=False),  # of the optimizer's state; the model's names were compared
-    )
+    try:
+        set_state_dict(
+            things["model"],
+            things.get("optimizer", ()),
+            model_state_dict=state["model"],
+            optim_state_dict=state.get("optimizer", {}),
+            options=StateDictOptions(strict=False),  # of the optimizer's state; the model's names were compared
+        )
+    except ValueError as error:  # groups of other parameters, on all ranks alike
+        raise TrainError(misfit(f"{path} does not fit: {_said(error)}")) from None
 
 
 def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
