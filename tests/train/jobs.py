@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from rankwise.train import Loader, Step, group, wrap
 from rankwise.train.sample_plan import epoch_order
@@ -257,6 +257,20 @@ def train_over_streams_of_ranks(how: str, num_workers: int = 0, is_counted: bool
         num_samples += step.num_samples
         step.backward(loss)
     return int(sum(sum(numbers) for numbers in group.gathered_numbers([num_samples])))
+
+
+class WorkerSeeds(Draws):
+    """The number that a dataset which draws from a generator of its own seeds it with."""
+
+    def __getitem__(self, index: int) -> Any:
+        worker = get_worker_info()
+        return torch.tensor(worker.seed if worker else 0)
+
+
+def seeds_of_workers() -> list[list[int]]:
+    """For each epoch those of both workers."""
+    loader = Loader(WorkerSeeds(), batch_size=1, num_workers=2)
+    return [sorted({int(batch) for batch in loader}) for _ in range(2)]
 
 
 def draws_of_workers() -> list[list[float]]:

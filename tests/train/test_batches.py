@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from rankwise.errors import UsageError
 from rankwise.train.batches import emptied, moved, num_samples_in
@@ -65,6 +66,26 @@ def test_samples_that_were_not_stacked_are_left_out_one_by_one() -> None:
 def test_a_batch_of_which_nobody_knows_the_rows_is_not_taken_for_an_empty_one(batch: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         emptied(batch, 1)
+
+
+class Graph:
+    """As torch_geometric's: not a tensor, and it can move itself."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def to(self, device: torch.device) -> Graph:
+        return Graph(self.x.to(device))
+
+
+def test_what_knows_how_to_move_does_it_itself() -> None:
+    words = pack_sequence([torch.ones(3), torch.ones(2)])
+
+    batch = moved({"graph": Graph(X), "words": words}, torch.device("meta"))
+
+    assert batch["graph"].x.is_meta
+    assert batch["words"].data.is_meta
+    assert batch["words"].batch_sizes.is_cpu, "which torch wants there"
 
 
 def test_a_batch_of_a_class_of_its_own_is_moved_and_stays_one() -> None:

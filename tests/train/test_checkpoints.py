@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from rankwise import train
-from rankwise.errors import TrainError
+from rankwise.errors import TrainError, UsageError
 from rankwise.train import committed
 from tests.families import mostly_live
 from tests.train.farm import Farm
@@ -268,6 +268,22 @@ def test_other_weights_under_a_step_that_is_there_are_told(tmp_path: Path, shard
     assert "other weights" in checkpoints.findings[0].summary
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_skipped_step_after_a_checkpoint_makes_no_other_weights(tmp_path: Path, sharded: bool) -> None:
+    model = nn.BatchNorm1d(2)
+    checkpoints = train.Checkpoints(tmp_path, model=model, sharded=sharded)
+    checkpoints.save(0)
+    model(torch.rand(4, 2))
+
+    assert checkpoints.save(0)
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/runs", Path("gs://bucket/runs")])
+def test_an_address_is_not_taken_for_a_folder(folder: str | Path) -> None:
+    with pytest.raises(UsageError, match="an address"):
+        train.Checkpoints(folder, model=nn.Linear(2, 2))
+
+
 def test_the_folder_is_the_same_after_a_change_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     checkpoints = train.Checkpoints("runs", model=nn.Linear(2, 2))
@@ -482,6 +498,19 @@ def test_a_place_that_is_the_same_on_all_ranks_serves_another_number_of_them(far
     farm.run("reads_on_its_own", 2, jobs=JOBS, folder=tmp_path, taken=[4, 4])
 
     assert farm.run("reads_on_its_own", 3, jobs=JOBS, folder=tmp_path, taken=[]) == [4, 14, 24]
+
+
+def test_each_rank_gets_back_its_own_numbers(farm: Farm, tmp_path: Path) -> None:
+    farm.run("stands_somewhere", 2, jobs=JOBS, folder=tmp_path, place=10)
+
+    assert farm.run("stands_somewhere", 2, jobs=JOBS, folder=tmp_path) == [10, 11]
+    assert farm.run("stands_somewhere", 3, jobs=JOBS, folder=tmp_path) == [10, 10, 10], "a best loss that rank 0 alone knows"
+
+
+def test_what_is_not_asked_for_does_not_keep_another_number_of_ranks_from_resuming(farm: Farm, tmp_path: Path) -> None:
+    farm.run("reads_on_its_own", 2, jobs=JOBS, folder=tmp_path, taken=[3, 5])
+
+    assert train.Checkpoints(tmp_path, model=nn.Linear(1, 1)).resume() == 1
 
 
 def test_an_optimizers_state_is_not_given_to_parameters_in_another_order(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from rankwise.errors import UsageError
 from rankwise.train import Predictions, Step
@@ -87,6 +88,12 @@ def test_no_two_workers_of_any_rank_draw_the_same_numbers_in_any_epoch(farm: Far
     assert farm.run("draws_of_workers", 2) == ranks, "and the same ones when the job is started again"
 
 
+def test_no_two_workers_of_any_rank_seed_generators_of_their_own_alike_in_any_epoch(farm: Farm) -> None:
+    seeds = [seed for rank in farm.run("seeds_of_workers", 2) for epoch in rank for seed in epoch]
+
+    assert len(set(seeds)) == len(seeds) == 2 * 2 * 2
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"), [("length", 21, "samples = 21"), ("batch_size", 3, "samples in a step"), ("seed", 5, "seed")]
 )
@@ -126,6 +133,12 @@ def test_wrong_options_are_refused_in_plain_words(farm: Farm, options: dict[str,
 
     assert outcome.code == "RW001"
     assert said in outcome.error
+
+
+@pytest.mark.parametrize("dataset", [DataLoader(range(2)), (number for number in range(2)), Dataset()])
+def test_what_is_no_dataset_is_refused(dataset: Any) -> None:
+    with pytest.raises(UsageError, match=r"without samples by number[\s\S]*step\.over"):
+        Loader(dataset, batch_size=1)
 
 
 def test_looking_at_one_batch_uses_nothing_up_of_what_is_resumed() -> None:

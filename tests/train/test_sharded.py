@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from rankwise.errors import TrainError
+from rankwise.train import Checkpoints
 from tests.train.farm import Farm
 
 JOBS = "tests.train.jobs_checkpoints"
@@ -45,3 +49,14 @@ def test_a_sharded_checkpoint_knows_parameters_that_were_never_stepped(farm: Far
 
     assert [began for began, _ in early + resumed + from_start] == [0, 0, 2, 2, 0, 0]
     assert resumed[0][1] == from_start[0][1] == undisturbed[0][1]
+
+
+def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    frozen = torch.optim.AdamW([model.bias])
+    model(torch.ones(1, 2)).sum().backward()
+    frozen.step()
+    Checkpoints(tmp_path, model=model, optimizer=frozen, sharded=True).save(1)
+
+    with pytest.raises(TrainError, match=r"RW710.* parameter group"):
+        Checkpoints(tmp_path, model=model, optimizer=torch.optim.AdamW(model.parameters()), sharded=True).resume()

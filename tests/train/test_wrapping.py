@@ -12,7 +12,7 @@ from torch import nn
 
 from rankwise.train import wrap
 from rankwise.train.parameters import ParameterState, find_change
-from rankwise.train.wrapping import numbered
+from rankwise.train.wrapping import matching_modules, numbered
 from tests.train.farm import Farm
 
 JOBS = "tests.train.jobs_wrap"
@@ -75,6 +75,13 @@ def test_a_model_compiled_to_native_code_trains_and_is_saved_like_the_plain_one(
 
 def test_a_recomputed_module_runs_twice(farm: Farm) -> None:
     assert farm.alone("recomputed_forwards", jobs=JOBS) == 2
+
+
+@pytest.mark.parametrize("patterns", [["0.*"], ["0*"], ["0.0.1", "0.0", "0.1"]])
+def test_what_is_inside_of_a_recomputed_module_is_not_recomputed_again(patterns: list[str]) -> None:
+    model = nn.Sequential(nn.ModuleList(nn.Sequential(nn.Linear(1, 1), nn.ReLU()) for _ in range(2)))
+
+    assert matching_modules(model, patterns) == ["0.0", "0.1"]
 
 
 def test_batchnorm_that_cannot_be_synchronised_is_said(farm: Farm) -> None:

@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
 from rankwise.errors import UsageError
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on the device."""
-    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """The batch with its tensors on the device; what else knows how to move (a graph, a PackedSequence) does it itself."""
+
+    def move_other(leaf: Any) -> Any:
+        return leaf.to(device) if hasattr(leaf, "to") else leaf
+
+    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True), change_other=move_other)
 
 
 def emptied(batch: Any, num_rows: int) -> Any:
@@ -96,4 +101,4 @@ def _mapped(
             leaf.update({key: _mapped(value, change, change_words, change_other) for key, value in leaf.items()})
         return change_other(leaf)
 
-    return tree_map(changed, batch, is_leaf=_is_per_sample)
+    return tree_map(changed, batch, is_leaf=lambda part: _is_per_sample(part) or isinstance(part, PackedSequence))

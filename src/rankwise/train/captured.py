@@ -116,9 +116,13 @@ def first_not_plain(thing: Any, where: str = "state") -> str:
 _PLAIN = (torch.Tensor, nn.Parameter, DTensor, int, float, complex, bool, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 
 
-def same_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two state dicts hold the same bits; only tensors are compared."""
-    ours, theirs = ({name: value for name, value in side.items() if isinstance(value, torch.Tensor)} for side in (one, other))
+def same_weights(one: Mapping[str, Any], other: Mapping[str, Any], model: nn.Module | None = None) -> bool:
+    """Whether two state dicts hold the same bits; only tensors are compared, and no buffers of the model: a step that was skipped
+    has left running statistics behind."""
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)} if model else ()
+    ours, theirs = (
+        {name: value for name, value in side.items() if isinstance(value, torch.Tensor) and name not in buffers} for side in (one, other)
+    )
     return ours.keys() == theirs.keys() and all(_same_bits(tensor, theirs[name]) for name, tensor in ours.items())
 
 

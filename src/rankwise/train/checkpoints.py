@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
@@ -37,6 +40,7 @@ from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
 from rankwise.train.loader import Loader
 from rankwise.train.sharded import load_sharded, save_sharded
+from rankwise.train.step import Step
 from rankwise.train.wrapping import unwrap
 
 log = logging.getLogger("rankwise.train")
@@ -62,6 +66,9 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, *, keep: int = 3, asynchronous: bool = False, sharded: bool = False, **things: Any) -> None:
+        if re.match(r"\w+:/", str(folder)):  # of which a path would be made, in the working directory
+            summary = f"{folder} is an address, and checkpoints are written to folders"
+            raise UsageError(summary, next=("a folder that all nodes see, and a copy of checkpoints.latest() behind each save",))
         if "model" not in things:
             raise UsageError("a checkpoint without model=", next=("Checkpoints(folder, model=model, optimizer=optimizer, …)",))
         if wrong := [name for name, thing in things.items() if name in _RESERVED or not hasattr(thing, "load_state_dict")]:
@@ -146,8 +153,14 @@ class Checkpoints:
             if isinstance(thing, ZeroRedundancyOptimizer):
                 thing.consolidate_state_dict(to=0)
         mine = {name: thing.state_dict() for name, thing in self._things.items() if _is_read_by_rank(thing)}
+        for name, thing in self._things.items():
+            if name not in mine and not isinstance(thing, (nn.Module, torch.optim.Optimizer, Loader, Step)):
+                with contextlib.suppress(Exception):  # rank 0's is asked for again, and tells
+                    if _is_of_numbers(state := thing.state_dict()):
+                        mine[name] = state
         everyone = group.gathered((rng_state(), mine))
-        return [generators for generators, _ in everyone], {name: _places([theirs[name] for _, theirs in everyone]) for name in mine}
+        names = [name for name in mine if all(name in theirs for _, theirs in everyone)]
+        return [generators for generators, _ in everyone], {name: _places([theirs[name] for _, theirs in everyone]) for name in names}
 
     def _collect(self, step: int, generators: list[Any], places: dict[str, Any]) -> dict[str, Any]:
         """What goes into the file."""
@@ -206,7 +219,7 @@ class Checkpoints:
             there = _read(committed.path_of(self.folder, step) / STATE)
         except OSError as error:
             return not_written(self.folder, step, error)
-        return None if same_weights(weights, there.get("model", {})) else committed.other_weights(step)
+        return None if same_weights(weights, there.get("model", {}), unwrap(self._things["model"])) else committed.other_weights(step)
 
     def _join(self) -> Finding | None:
         writer, self._writer = self._writer, None
@@ -249,7 +262,7 @@ class Checkpoints:
     def _load(self, saved: Saved, state: dict[str, Any]) -> None:
         is_sharded = (saved.path / "shards").is_dir()
         targets = self._in_file(is_sharded)
-        state = {name: _place_of_this_rank(name, there, saved.path) for name, there in state.items()}
+        state |= {name: _place_of_this_rank(name, thing, state[name], saved.path) for name, thing in targets.items() if name in state}
         for name, target in targets.items():  # all of them first: nobody shall go on with half of a checkpoint
             if finding := find_misfit(name, target, state, saved.path):
                 raise TrainError(finding)
@@ -282,10 +295,19 @@ def _places(states: list[Any]) -> Any:
     return states[0] if len({pickle.dumps(state) for state in states}) == 1 else {_BY_RANK: states}
 
 
-def _place_of_this_rank(name: str, state: Any, path: Path) -> Any:
+def _is_of_numbers(state: Any) -> bool:
+    """A place in a file of tokens, a best loss: small, and each rank may have its own."""
+    return all(isinstance(leaf, (int, float, complex, str, bytes, np.generic, type(None))) for leaf in tree_leaves(state))
+
+
+def _place_of_this_rank(name: str, thing: Any, state: Any, path: Path) -> Any:
     if not isinstance(state, dict) or _BY_RANK not in state:
         return state
     states, now = state[_BY_RANK], group.world_size()
+    if len(states) != now and not _is_read_by_rank(thing):
+        if group.rank() == 0:
+            log.warning("%s of %d ranks differed, and there are %d now: all of them get that of rank 0", name, len(states), now)
+        return states[0]
     if len(states) != now:
         why = "each rank's own place in what it reads was saved, and says nothing to another number of ranks; that of a train.Loader does"
         raise TrainError(misfit(f"{path} holds {name} of {len(states)} ranks, and there are {now}", why))

@@ -59,6 +59,7 @@ class Loader:
         self._last_loop: Loop | None = None  # that took a batch, open or not
         self._options = dict(dataloader_options)
         self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
+        self._generator = torch.Generator()
         self._dataloader: DataLoader[Any] | None = None
         self._begin_at = 0  # samples of the epoch that are behind us when its reading begins, set by load_state_dict
         self.loop = Loop(0, self._plan_after(0))  # the one that took a batch last, or that is to begin
@@ -95,6 +96,7 @@ class Loader:
         order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
         loop = self.loop = Loop(self.epoch, self._plan_after(done), order, trains)
         self._worker_seeds.seed = mixed_seed(self.seed, loop.epoch, done, self.rank)
+        self._generator.manual_seed(self._worker_seeds.seed)  # of `get_worker_info().seed`
         in_turn = self._in_turn
         in_turn.append(loop)
         try:
@@ -220,11 +222,11 @@ class Loader:
 
     def _dataloader_options(self) -> dict[str, Any]:
         """The user's options; the DataLoader's own draws must not move the generator the model uses."""
-        return {**self._options, "worker_init_fn": self._worker_seeds, "generator": torch.Generator().manual_seed(self.seed)}
+        return {**self._options, "worker_init_fn": self._worker_seeds, "generator": self._generator}
 
     def _measure(self) -> None:
         """How many samples there are; between epochs a dataset may grow or shrink."""
-        self.length = 0 if self.is_stream else len(self.dataset)  # type: ignore[arg-type]
+        self.length = 0 if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
 
     def _begin(self, epoch: int) -> None:
         self.epoch, self._begin_at, self.loop = epoch, 0, Loop(epoch, self._plan_after(0))
@@ -241,6 +243,14 @@ class Loader:
             raise UsageError(summary, next=("make the loader inside `with rankwise.session()`, after the process group",))
 
     def _check(self) -> None:
+        if not self.is_stream and not (hasattr(self.dataset, "__getitem__") and hasattr(self.dataset, "__len__")):
+            raise UsageError(
+                f"the dataset is a {type(self.dataset).__name__}, without samples by number (__getitem__) or their number (__len__)",
+                next=(
+                    "give the dataset itself, not its DataLoader, or a torch.utils.data.IterableDataset",
+                    "step.over(…) takes anything that can be iterated, without a Loader",
+                ),
+            )
         if self.uneven not in UNEVEN:
             raise UsageError(f"uneven={self.uneven!r}", next=(f"one of {', '.join(map(repr, UNEVEN))}",))
         if self._min_batch_size is not None and (type(self._min_batch_size) is not int or self._min_batch_size < 1):
@@ -248,7 +258,10 @@ class Loader:
         if taken := {"batch_sampler", "sampler", "drop_last", "generator"} & self._options.keys():
             raise UsageError(
                 f"{', '.join(sorted(taken))} cannot be given: the loader decides who gets which sample",
-                next=("use shuffle=, seed= and uneven=",),
+                next=(
+                    "use shuffle=, seed= and uneven=",
+                    "with a sampler of your own, by rank: step.over(DataLoader(…))",
+                ),
             )
         if not self._options.get("in_order", True):
             raise UsageError("in_order=False cannot be given: all ranks must take the same step's samples at the same time")

@@ -22,6 +22,7 @@ from rankwise.train.committed import damaged, unsafe
 from rankwise.train.distcp import METADATA, CheckpointReader, Planner, Refused, read_metadata
 from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
+from rankwise.train.wrapping import unwrap
 
 SHARDS = "shards"
 
@@ -78,13 +79,16 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
         refused = [failure for failure in failed if isinstance(failure, Refused)]
         finding = unsafe(path / SHARDS, str(refused[0])) if refused else misfit(f"{path} does not fit: {_said(error)}")
         raise TrainError(finding) from None
-    set_state_dict(
-        things["model"],
-        things.get("optimizer", ()),
-        model_state_dict=state["model"],
-        optim_state_dict=state.get("optimizer", {}),
-        options=StateDictOptions(strict=False),  # of the optimizer's state; the model's names were compared
-    )
+    try:
+        set_state_dict(
+            things["model"],
+            things.get("optimizer", ()),
+            model_state_dict=state["model"],
+            optim_state_dict=state.get("optimizer", {}),
+            options=StateDictOptions(strict=False),  # of the optimizer's state; the model's names were compared
+        )
+    except ValueError as error:  # groups of other parameters, on all ranks alike
+        raise TrainError(misfit(f"{path} does not fit: {_said(error)}")) from None
 
 
 def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
@@ -96,7 +100,7 @@ def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
         dcp_loader.load({"model": there}, storage_reader=CheckpointReader(path / SHARDS, metadata), planner=Planner())
     except (TrainError, CheckpointException):  # of another model, or not readable
         return False
-    return all(group.gathered(same_weights(_locals(own), _locals(there))))
+    return all(group.gathered(same_weights(_locals(own), _locals(there), unwrap(things["model"]))))
 
 
 def _locals(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -138,13 +138,17 @@ def check_same_model(model: nn.Module) -> None:
 
 
 def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
-    """Names of the modules that match; a module inside another that matches is left to that one."""
-    names = [name for name, _ in model.named_modules() if name]
-    found: list[str] = []
+    """Names of the modules that match; a module inside another that matches is left to that one. A ModuleList is never called itself."""
+    names = [name for name, module in model.named_modules() if name and type(module).forward is not nn.Module.forward]
+    matches: set[str] = set()
     for pattern in patterns:
-        if not (matches := [name for name in names if fnmatch(name, pattern)]):
+        if not (more := [name for name in names if fnmatch(name, pattern)]):
             raise UsageError(f"no module is called {pattern!r}", why=f"the model's modules: {listed(names) or 'it has no parts'}")
-        found += [name for name in matches if not any(name == other or name.startswith(f"{other}.") for other in found)]
+        matches.update(more)
+    found: list[str] = []
+    for name in names:  # those around others come first
+        if name in matches and not any(name.startswith(f"{other}.") for other in found):
+            found.append(name)
     return found
 
 
