@@ -98,6 +98,14 @@ class Keeper(torch.nn.Module):
         return self.kept[0][:1].clone()
 
 
+class ChangingKeeper(torch.nn.Module):
+    """Changes its inputs and keeps them; says what became of the first and of this one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.__dict__.setdefault("kept", []).append(x.add_(1))
+        return torch.stack([self.kept[0][0], x[0]])
+
+
 class InPlace(torch.nn.Module):
     """Changes its input, and returns it."""
 
@@ -170,6 +178,10 @@ def sleeper() -> torch.nn.Module:
 
 def keeper() -> torch.nn.Module:
     return Keeper()
+
+
+def changing_keeper() -> torch.nn.Module:
+    return ChangingKeeper()
 
 
 def in_place() -> torch.nn.Module:
