@@ -238,6 +238,13 @@ def linear(inputs: int = 10, outputs: int = 1) -> torch.nn.Module:
     return torch.nn.Linear(inputs, outputs)
 
 
+def drawn_by_numpy() -> torch.nn.Module:
+    """With weights from a generator that nobody has seeded."""
+    model = torch.nn.Linear(10, 1)
+    model.weight.data = torch.from_numpy(numpy.random.default_rng().normal(size=(1, 10)).astype("float32"))
+    return model
+
+
 class Named(NamedTuple):
     y: torch.Tensor
     rest: list[torch.Tensor]
