@@ -465,6 +465,7 @@ DEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
     "only many": lambda x: x - x.mean(0) if len(x) > 4 else x * 2,
     "last": lambda x: torch.cat([x[:-1], x[-1:] * (1 if len(x) == 1 else 3)]),
     "reversed": lambda x: x.flip(0),
+    "mean beside a draw": lambda x: (torch.rand([]), x - x.mean())[1],
     "beside": lambda x: {"y": x, "largest": x.max().item()},
     "later": _of_later_content,
 }
@@ -478,6 +479,7 @@ INDEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
     "not numbers": lambda x: x / 0 - x / 0,
     "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
     "noise": lambda x: x + torch.rand_like(x),
+    "draw": lambda x: (torch.rand([]), x * 2)[1],
     "in place": lambda x: x.mul_(2),
     "nested": lambda x: {"y": x, "more": [(x.sum(1), None)], "name": "same"},
 }
