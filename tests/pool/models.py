@@ -98,6 +98,14 @@ class Keeper(torch.nn.Module):
         return self.kept[0][:1].clone()
 
 
+class ChangingKeeper(torch.nn.Module):
+    """Changes its inputs and keeps them; says what became of the first and of this one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.__dict__.setdefault("kept", []).append(x.add_(1))
+        return torch.stack([self.kept[0][0], x[0]])
+
+
 class InPlace(torch.nn.Module):
     """Changes its input, and returns it."""
 
@@ -172,6 +180,10 @@ def keeper() -> torch.nn.Module:
     return Keeper()
 
 
+def changing_keeper() -> torch.nn.Module:
+    return ChangingKeeper()
+
+
 def in_place() -> torch.nn.Module:
     return InPlace()
 
@@ -224,6 +236,13 @@ def convolving() -> torch.nn.Module:
 def linear(inputs: int = 10, outputs: int = 1) -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Linear(inputs, outputs)
+
+
+def drawn_by_numpy() -> torch.nn.Module:
+    """With weights from a generator that nobody has seeded."""
+    model = torch.nn.Linear(10, 1)
+    model.weight.data = torch.from_numpy(numpy.random.default_rng().normal(size=(1, 10)).astype("float32"))
+    return model
 
 
 class Named(NamedTuple):
@@ -446,6 +465,7 @@ DEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
     "only many": lambda x: x - x.mean(0) if len(x) > 4 else x * 2,
     "last": lambda x: torch.cat([x[:-1], x[-1:] * (1 if len(x) == 1 else 3)]),
     "reversed": lambda x: x.flip(0),
+    "mean beside a draw": lambda x: (torch.rand([]), x - x.mean())[1],
     "beside": lambda x: {"y": x, "largest": x.max().item()},
     "later": _of_later_content,
 }
@@ -459,6 +479,7 @@ INDEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
     "not numbers": lambda x: x / 0 - x / 0,
     "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
     "noise": lambda x: x + torch.rand_like(x),
+    "draw": lambda x: (torch.rand([]), x * 2)[1],
     "in place": lambda x: x.mul_(2),
     "nested": lambda x: {"y": x, "more": [(x.sum(1), None)], "name": "same"},
 }

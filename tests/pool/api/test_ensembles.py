@@ -97,6 +97,7 @@ def test_outputs_that_do_not_fit_each_other(merge: Any, outputs: list[Any]) -> N
     [
         *(torch.ones(3, 0), np.ones((3, 0)), torch.ones(2, 3).to_sparse(), torch.ones(2, 3).to(torch.float8_e4m3fn), 0.5),
         *(torch.tensor([[0.1, torch.nan]]), np.array([[0.1, np.nan]])),
+        *(torch.tensor([[0.9], [0.2]]), torch.ones(3, 1, dtype=torch.bfloat16), np.array([[0.9]])),
     ],
 )
 def test_outputs_that_cannot_be_voted_over(output: Any) -> None:

@@ -79,6 +79,19 @@ def test_replicas_that_read_different_weights_are_told(tmp_path: Path, caplog: p
         assert answer(pool) == 2.0 and "other weights" not in caplog.text
 
 
+def test_replicas_whose_build_gives_each_other_weights_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    models = {name: Model(f"{HERE}:{name}", replicas=2) for name in ("linear", "drawn_by_numpy")}
+    with Pool(models, workers=2) as pool:
+        for name in models:
+            pool.load(name).result(LONG_S)
+        end = time.monotonic() + LONG_S
+        while "has other weights" not in caplog.text:
+            assert time.monotonic() < end
+            for name in models:
+                list(pool.map(name, [np.ones((1, 10), np.float32)] * 300))  # more than one worker does at once
+    assert "model 'drawn_by_numpy' has other weights in worker" in caplog.text and "'linear'" not in caplog.text
+
+
 def test_a_reload_takes_what_is_new_and_keeps_the_numbers(pool: Pool, tmp_path: Path) -> None:
     assert answer(pool) == 1.0
     save(tmp_path / "w.pt", 3.0)

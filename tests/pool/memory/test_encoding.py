@@ -26,8 +26,8 @@ usual = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    models = {"echo": Model(f"{HERE}:echo"), "in_place": Model(f"{HERE}:in_place"), "keeper": Model(f"{HERE}:keeper")}
-    with Pool(models, workers=1) as pool:
+    names = ("echo", "in_place", "keeper", "changing_keeper")
+    with Pool({name: Model(f"{HERE}:{name}") for name in names}, workers=1) as pool:
         yield pool
 
 
@@ -161,6 +161,18 @@ def test_a_model_that_writes_to_its_input_changes_only_its_own_copy(pool: Pool) 
 def test_a_model_that_keeps_its_input_keeps_it_unchanged(pool: Pool) -> None:
     for i in range(8):
         assert pool.submit("keeper", torch.full((50_000,), 7.0 + i)).result(60).item() == 7.0
+
+
+def test_a_model_that_changes_its_input_and_keeps_it_keeps_what_it_made_of_it(pool: Pool) -> None:
+    for i in range(3):
+        assert pool.submit("changing_keeper", torch.full((50_000,), 7.0 + i)).result(60).tolist() == [8.0, 8.0 + i]
+
+
+def test_memory_from_the_pool_is_read_anew_though_the_model_changed_and_kept_it(pool: Pool) -> None:
+    x = pool.empty(50_000)
+    for i in range(3):
+        x[:] = i
+        assert pool.submit("changing_keeper", x).result(60)[1] == i + 1
 
 
 def test_results_stay_as_they_are_while_others_come(pool: Pool) -> None:

@@ -264,6 +264,8 @@ def _labels(output: Any) -> np.ndarray[Any, Any]:
     try:
         if hasattr(output, "shape") and bool((output != output).any()):
             raise ValueError("some scores are not a number (NaN), which argmax would take for the largest")
+        if hasattr(output, "shape") and tuple(output.shape[-1:]) == (1,) and "float" in str(output.dtype):
+            raise ValueError("one score alone (a sigmoid's) is the largest in any case")
         if torch is not None and isinstance(output, torch.Tensor):  # numpy does not know all of its types
             output = (output.argmax(-1) if output.is_floating_point() and output.dim() else output).detach().cpu().numpy()
         array = np.asarray(output)

@@ -252,7 +252,7 @@ class ModelState:
     build_failures: int = 0
     not_before: float = 0.0  # a failed build is not tried again earlier
     is_measured: bool = False
-    stamp: tuple[int, int] | None = None  # of the file its weights were last read from
+    stamp: Any = None  # of the weights it was last built with
     counted: Any = None  # its numbers in the pool's statistics
     is_current: bool = True  # False: its name belongs to another, or to nobody any more
     successor: ModelState | None = None  # built anew under the same name: tasks go there

@@ -203,12 +203,12 @@ class Answers:
         if self._scheduler.is_loaded(model):
             self._state.tell_loaded(model)
 
-    def _compare_weights(self, worker: WorkerState, model: ModelState, stamp: tuple[int, int] | None) -> None:
-        """A worker that is replaced, or one replica more, reads the file as it is by then."""
+    def _compare_weights(self, worker: WorkerState, model: ModelState, stamp: Any) -> None:
+        """A worker that is replaced, or one replica more, reads what `weights` or `build` names as it is by then."""
         others = [other for other in self._scheduler.workers.values() if other is not worker and model.number in other.holds]
         if model.stamp not in (None, stamp) and any(not other.holds[model.number].is_leaving for other in others):
-            said = "model %r has other weights in worker %d than in others: their file was changed; pool.reload(%r) reads it for all"
-            log.warning(said, model.name, worker.number, model.name)
+            said = "model %r has other weights in worker %d than in others: their file was changed, or its build draws numbers that are not"
+            log.warning(said + " seeded; pool.reload(%r) reads the file for all", model.name, worker.number, model.name)
         model.stamp = stamp
 
     def not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:

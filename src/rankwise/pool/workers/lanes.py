@@ -57,6 +57,7 @@ class Inputs:
         self.segments: list[Segment | OSError] = []  # or why it cannot be read here
         self.lacks_segment = False  # and a task has asked for it
         self.in_use: list[tuple[Any, Segment, int, int]] = []  # the array behind each tensor, and where it lies
+        self._kept: list[tuple[Segment, int, int]] = []  # where inputs lie that a model has kept
         self.pagemap = open_pagemap()
 
     def add_segment(self, fds: list[int], size: int) -> None:
@@ -76,6 +77,8 @@ class Inputs:
         if type(place) is not bytes:
             number, offset, nbytes = place
             segment = self._segment(number)
+            if self._kept:
+                self._take_back(segment, offset, nbytes)
             place = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
             self.in_use.append((place, segment, offset, nbytes))
         return to_value(place, dtype, shape, as_tensor)
@@ -107,16 +110,32 @@ class Inputs:
         return any(sys.getrefcount(used[0]) > 2 for used in self.in_use)  # its place in the tuple, and the call itself
 
     def finish(self) -> None:
-        """The task is done: discard what the model wrote to its inputs, so that the next task sees what the parent wrote."""
-        self.restore()
+        """The task is done: discard what the model wrote to its inputs, so that the next task sees what the parent wrote. An input that the
+        model has kept stays as it is, until these pages are asked for again: by `pool.empty`, or because the task runs once more."""
+        for used in self.in_use:
+            if sys.getrefcount(used[0]) > 2:
+                self._kept.append(used[1:])
+            else:
+                self._discard(*used[1:])
         self.in_use.clear()
 
     def restore(self) -> None:
-        """The same in the middle of a task. Checking for writes takes a fraction of the time to map it all again."""
-        for _, segment, offset, nbytes in self.in_use:
-            if not self._is_clean(segment.address + offset, nbytes):
-                first = offset - offset % PAGE  # a part of a larger request need not begin at a page
-                segment.map.madvise(mmap.MADV_DONTNEED, first, rounded(offset + nbytes - first))  # the next read sees what the file holds
+        """The same in the middle of a task, for all inputs."""
+        for used in self.in_use:
+            self._discard(*used[1:])
+
+    def _take_back(self, segment: Segment, offset: int, nbytes: int) -> None:
+        first, last = offset // PAGE, (offset + nbytes - 1) // PAGE
+        for kept in list(self._kept):
+            if kept[0] is segment and kept[1] // PAGE <= last and (kept[1] + kept[2] - 1) // PAGE >= first:
+                self._discard(*kept)
+                self._kept.remove(kept)
+
+    def _discard(self, segment: Segment, offset: int, nbytes: int) -> None:
+        """Checking for writes takes a fraction of the time to map it all again."""
+        if not self._is_clean(segment.address + offset, nbytes):
+            first = offset - offset % PAGE  # a part of a larger request need not begin at a page
+            segment.map.madvise(mmap.MADV_DONTNEED, first, rounded(offset + nbytes - first))  # the next read sees what the file holds
 
     def _is_clean(self, start: int, nbytes: int) -> bool:
         return self.pagemap >= 0 and is_untouched(self.pagemap, start, nbytes)

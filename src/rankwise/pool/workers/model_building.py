@@ -12,6 +12,7 @@ import random
 import sys
 import threading
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from rankwise.pool.workers.lanes import copy_place, share_weights, to_value
 from rankwise.weights.building import evaluating
 
 T = TypeVar("T")
+_STAMPED = 1024  # numbers of each parameter
 _LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
 
 
@@ -44,7 +46,7 @@ class BuiltModel:
     keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
     is_plain: bool = True  # takes its inputs as they lie on the lane
     is_checked: bool = True  # whether its batches are checked for rows that depend on each other
-    stamp: tuple[int, int] | None = None  # of the file its weights are from
+    stamp: Any = None  # of the file its weights are from, and of the weights it was built with
     history: Any = None  # what the checks of its batches have shown
 
 
@@ -69,13 +71,14 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> BuiltModel:
     args, kwargs, warmup = _unpickled(spec, "given")
     build = _found(spec)
     use_defaults_of_imports(_package_of(spec, build), others)
-    stamp = stamp_of(spec["weights"]) if spec["weights"] and os.path.exists(spec["weights"]) else None
+    stamp: Any = stamp_of(spec["weights"]) if spec["weights"] and os.path.exists(spec["weights"]) else None
     built = build(*args, **kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
             from rankwise.weights.loading import load_weights  # knows every wrapper a checkpoint may carry
 
             load_weights(built, spec["weights"])
+        stamp = stamp, _stamp_of_parameters(built)
         built = (built if spec["program"] else evaluating(built)).to(device)  # a program is what it was exported as
     elif not callable(built):
         raise TypeError(f"the build of {spec['name']!r} returned {type(built).__name__}, which cannot be called")
@@ -90,6 +93,16 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> BuiltModel:
     return BuiltModel(
         spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"], stamp=stamp
     )
+
+
+def _stamp_of_parameters(built: torch.nn.Module) -> int:
+    """Of how each begins: training changes them all. Other weights than those of another replica have another one, wherever `build` has
+    them from."""
+    stamp = 0
+    for parameter in built.parameters():
+        with suppress(Exception):  # it has no numbers yet, or not as plain memory
+            stamp = zlib.crc32(parameter.detach().flatten()[:_STAMPED].cpu().view(torch.uint8).numpy().tobytes(), stamp)
+    return stamp
 
 
 def free_memory() -> None:

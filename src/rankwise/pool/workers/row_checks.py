@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, exact_bytes, joined, leaves
-from rankwise.pool.workers.model_building import BuiltModel, random_states
+from rankwise.pool.workers.model_building import BuiltModel, random_states, seeded
 from rankwise.pool.workers.runner import Call, Unbatchable, check_gpu_usable, cut, is_out_of_memory, own
 
 # How far two computations of the same row may be apart, relative to its largest number.
@@ -84,6 +84,7 @@ def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
 
 _THOROUGH_CHECKS = 3  # batches with rows that differ are checked thoroughly so often
 _ROWS_ALONE = 8  # of a batch that is checked thoroughly; with three, half of which a label is wrong for, one batch in twenty passed
+_TIMES_AGAIN = 4  # that a row of a model that draws random numbers has to give the same alone
 _SHARE = 64  # after that, checks take one part in so many of the time that the model runs
 _MOST_KEYS = 256  # kinds of inputs whose outputs' shapes are remembered
 _NOISE = 4.0  # a difference may be so many times the rounding that was measured
@@ -139,7 +140,9 @@ class RowChecker:
                 return output
             started = time.monotonic_ns()
             check = BatchCheck(history, call, inputs_copy, output, self._random)
-            checked = check.check_thoroughly() if self._needs_thorough_check(history, inputs_copy, check.rows) else check.check_one_row()
+            with seeded(self._random.getrandbits(63)):  # what it draws beside is as if nobody had looked
+                is_thorough = self._needs_thorough_check(history, inputs_copy, check.rows)
+                checked = check.check_thoroughly() if is_thorough else check.check_one_row()
             if not check.was_thorough:
                 history.checked_ns += time.monotonic_ns() - started
             return checked
@@ -184,6 +187,7 @@ class BatchCheck:
         self._different: set[int] = set()
         self._largest_difference = 0.0
         self._alone: dict[int, Any] = {}
+        self._draws = False  # random numbers, which need not change its output: some models decide about layers to drop in any case
 
     def check_one_row(self) -> Any:
         """Run one row alone; where it differs, check the batch thoroughly."""
@@ -193,10 +197,9 @@ class BatchCheck:
     def check_thoroughly(self) -> Any:
         history, self.was_thorough = self._history, True
         self._different.clear()
-        if self._is_nondeterministic():
+        if self._is_nondeterministic() or not self._is_noise_measured():
             history.is_nondeterministic = True
             return self._output
-        self._measure_noise()
         for row in {0, self.rows - 1, *self._random.sample(range(self.rows), min(self.rows, _ROWS_ALONE))}:
             self._compare_alone(row)
         if self.rows > 3:
@@ -209,6 +212,9 @@ class BatchCheck:
         """Several different rows prove that rows depend on each other. A single one may be rounding near the tie of an argmax: then all
         rows run one by one, and a second such row soon after counts as proof."""
         history = self._history
+        if self._different and self._draws and not self._is_proof():
+            history.is_nondeterministic = True
+            return self._output
         if len(self._different) > 1 or (self._different and history.has_odd_row):
             raise Unbatchable(self._reason())
         if self._different:
@@ -228,17 +234,29 @@ class BatchCheck:
         return f"a row alone, or among other rows, differs from what it gave in the batch by {how_far}"
 
     def _is_nondeterministic(self) -> bool:
-        """Whether the model draws random numbers, or returns something else for the same row the second time."""
+        """Whether the model returns something else for the same row the second time."""
         before = random_states()
         self._alone[0] = self._run_alone(0)
-        return random_states() != before or not self._is_within_noise(self._run_alone(0))
+        self._draws = random_states() != before
+        return not self._is_within_noise(self._run_alone(0))
 
-    def _measure_noise(self) -> None:
-        """Rounding depends on the size of the batch. A row among copies of itself differs from the row alone by nothing else."""
+    def _is_proof(self) -> bool:
+        """Whether what a model that draws numbers gave for its rows cannot be chance: all differ, and each is always the same alone."""
+        if not set(self._alone) <= self._different:
+            return False
+        again = ((found, self._run_alone(row)) for row, found in self._alone.items() for _ in range(_TIMES_AGAIN))
+        return all(max(differences(found, other)) <= max(self._noise) for found, other in again)
+
+    def _is_noise_measured(self) -> bool:
+        """Rounding depends on the size of the batch. A row among copies of itself differs from the row alone by nothing else. False where
+        it differs by more, which may be the numbers that were drawn."""
         copies = self._run_rows([0] * self.rows)
         for place in (0, self.rows - 1):
             if not self._is_within_noise(own(copies, [place])):
+                if self._draws:
+                    return False
                 raise Unbatchable("a row among copies of itself does not give what it gives alone")
+        return True
 
     def _is_within_noise(self, again: Any) -> bool:
         """Whether an output for the first row differs from the first by rounding only; that difference is noted as the model's noise."""
