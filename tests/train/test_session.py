@@ -58,7 +58,7 @@ def test_a_bare_process_has_device_meshes_and_what_needs_them(cast: Stage) -> No
     assert (part.code, part.told["sum"]) == (0, 6.0), part.text
 
 
-@pytest.mark.parametrize("env", [{"RANK": "0"}, {"RANK": "0", "WORLD_SIZE": "four"}, {"WORLD_SIZE": "four"}], ids=str)
+@pytest.mark.parametrize("env", [{"RANK": "0"}, {"PMIX_RANK": "0"}, {"RANK": "0", "WORLD_SIZE": "four"}, {"WORLD_SIZE": "four"}], ids=str)
 def test_a_rank_of_an_unknown_world_does_not_train_alone(cast: Stage, env: dict[str, str]) -> None:
     (part,) = cast.end([cast.play("sum", env)])
 

@@ -78,7 +78,7 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
     env = read_rank_env(os.environ)
     if problem := check_backend(backend):
         raise UsageError(problem)
-    is_half_set = env.world_size is None and any(os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+    is_half_set = env.world_size is None and (env.rank is not None or any(os.environ.get(name) for name in ("RANK", "WORLD_SIZE")))
     if env.world_size in (None, 1) and not env.rank and not is_half_set:  # rank 0 of several must not train alone
         job, assembly = _start_alone(backend, env), None
     else:
