@@ -205,14 +205,14 @@ def _results(workers: list[RankProcess]) -> list[Any]:
     is never the first: whoever was at the other end is, and the end of a process is seen by its peers before it is seen here."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, RankProcess, str, Any]] = []
-    waiting = {worker.pipe: worker for worker in workers}
+    waiting: dict[Any, RankProcess] = {worker.pipe: worker for worker in workers}
     patience_s: float | None = None  # how long to wait for what others may still say
     while waiting:
         ready = multiprocessing.connection.wait(list(waiting), patience_s or _LOOK_EVERY_S)
         if not ready and patience_s is not None:
             break
         for pipe in ready or _ended(waiting):
-            worker = waiting.pop(pipe)  # type: ignore[call-overload]
+            worker = waiting.pop(pipe)
             kind, value, *rest = _message_of(worker)
             if kind == "raised":
                 failures.append((rest[1], worker, value, rest[0]))
