@@ -94,6 +94,9 @@ def leave_helper():
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
 
+def generate():
+    return (number for number in range(3))
+
 def outcome(*args):
     try:
         return {"results": rankwise.spawn(*args)}
@@ -106,6 +109,7 @@ if __name__ == "__main__":
         "fail": outcome(fail, 2),
         "leave": outcome(leave, 2),
         "lambda": outcome(lambda: None, 2),
+        "generator": outcome(generate, 1),
         "fork": outcome(fork, 2),
         "crash": outcome(crash, 2),
         "helper": outcome(leave_helper, 2),
@@ -149,6 +153,11 @@ def test_a_rank_that_had_left_is_named_beside_the_failure(outcomes: dict[str, An
 
 def test_what_cannot_travel_is_refused(outcomes: dict[str, Any]) -> None:
     assert outcomes["lambda"]["code"] == "RW001" and "cannot be given to a new process" in outcomes["lambda"]["text"]
+
+
+def test_a_result_that_cannot_travel_is_told(outcomes: dict[str, Any]) -> None:
+    said = "rank 0 raised TypeError: the result of rank 0 cannot be sent back: cannot pickle 'generator' object"
+    assert outcomes["generator"]["summary"] == said
 
 
 @pytest.mark.live

@@ -192,7 +192,8 @@ def _work(pipe: Any, parent: int) -> None:
         # the values themselves: multiprocessing would send tensors as handles, which are worth nothing once this process has ended
         data = pickle.dumps(result)
     except Exception as error:
-        result = ("raised", f"the result of rank {os.environ.get('RANK')} cannot be sent back: {error}", None, time.monotonic())
+        text = f"{type(error).__name__}: the result of rank {os.environ.get('RANK')} cannot be sent back: {error}"
+        result = ("raised", text, None, time.monotonic())
         data = pickle.dumps(result)
     pipe.send_bytes(data)
     pipe.close()
