@@ -42,6 +42,26 @@ def test_families_are_not_mixed() -> None:
     assert (found.rank, found.world_size, found.local_rank) == (1, None, None)
 
 
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({"PMIX_RANK": "5", **SLURM}, (5, 8, 1)),  # srun --mpi=pmix: PMIx has no variable for the size
+        ({"PMI_RANK": "5", "PMI_SIZE": "8", **SLURM}, (5, 8, 1)),  # srun --mpi=pmi2
+        ({"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1"}, (5, 8, 1)),  # mpiexec of HPE's PALS
+        ({"PMI_RANK": "5", "PMI_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, (5, 8, None)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, (0, 8, None)),
+        ({"PMIX_RANK": "5"}, (5, None, None)),
+    ],
+)
+def test_what_one_family_lacks_is_told_by_another_of_the_same_world(environ: dict[str, str], found: tuple[int | None, ...]) -> None:
+    env = read_rank_env(environ)
+
+    assert (env.rank, env.world_size, env.local_rank) == found
+
+
 def test_a_world_size_without_a_rank_is_kept() -> None:
     assert read_rank_env({"WORLD_SIZE": "4"}) == RankEnv(None, 4, None, None, None)
 

@@ -15,6 +15,7 @@ RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
+_PALS = ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK")
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,13 @@ class RankEnv:
 
 
 def read_rank_env(environ: Mapping[str, str]) -> RankEnv:
-    """Read the first family of variables that names a rank."""
-    rank = world_size = local_rank = None
-    for names in RANK_VARIABLES:
-        if _number(environ, names[0]) is not None:
-            rank, world_size, local_rank = (_number(environ, name) for name in names)
-            break
-    else:
-        world_size = _number(environ, "WORLD_SIZE")
+    """Read the first family of variables that names a rank. What a launcher's own family lacks, another one of the same world tells:
+    PMIx names no size, and PMI no local rank, but Slurm, under which both are found, names all three."""
+    families = [[_number(environ, name) for name in names] for names in (*RANK_VARIABLES, _PALS)]
+    rank, world_size, local_rank = next((family for family in families if family[0] is not None), [None, families[0][1], None])
+    for other in families if families[0][0] is None and rank is not None else ():
+        if other[0] == rank and world_size in (None, other[1]):
+            world_size, local_rank = other[1], other[2] if local_rank is None else local_rank
     return RankEnv(
         rank=rank,
         world_size=world_size,

@@ -27,6 +27,13 @@ def test_a_broker_that_cannot_be_reached_is_a_finding(scheme: str, free_port: in
     assert "hush" not in str(told.value)
 
 
+@pytest.mark.parametrize("address", ["user:hush@127.0.0.1:1", "redis://:hu/hush@127.0.0.1:1/0", "amqp://user:hu?hush@127.0.0.1:1//"])
+def test_an_address_that_cannot_be_read_is_told_without_its_password(address: str) -> None:
+    with pytest.raises(UsageError) as told:
+        rankwise.remote(address)
+    assert "hu" not in str(told.value)
+
+
 @pytest.mark.parametrize("address", ["kafka://localhost:1", "nothing://localhost"])
 def test_what_is_no_broker_says_what_would_be(address: str) -> None:
     with pytest.raises(UsageError, match=r"is not a broker that can be used here[\s\S]*redis://HOST:6379/0"):

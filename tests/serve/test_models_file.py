@@ -49,6 +49,10 @@ WRONG = {
     "two models by one name": ('[models."a:1"]\nbuild = "a:b"\n[models.a]\nbuild = "a:c"\n[models.a.versions.1]\n', "would be two models"),
     "a split by another's name": ('[models.a]\nbuild = "a:b"\n[models."a:1"]\nsplit = { a = 1 }\n', "would be two models"),
     "two models by one version": ('[models.a.versions."1:2"]\nbuild = "a:b"\n[models."a:1".versions.2]\nbuild = "a:c"\n', "two models"),
+    "a list of ways": (
+        '[models.a]\nbuild = "a:b"\n[models.b]\nbuild = "a:b"\n[models.e]\nensemble = ["a", "b"]\ncombine = ["mean"]\n',
+        "combine is ['mean']; it must be a text",
+    ),
     "no models": ("[pool]\nworkers = 1", "names no models"),
     "unknown table": ("[model.mlp]", "'models'"),
     "unknown key": ('[models.mlp]\nbuild = "a:b"\nmax_bach = 3', "'max_batch'"),

@@ -24,7 +24,7 @@ def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) ->
     assert address_text(*address) == ("0.0.0.0:0" if text == ":0" else text)
 
 
-@pytest.mark.parametrize("text", ["", "8000", "node-a:", "node-a:http", "node-a:65536", "node-a:-1", "node-a:²"])
+@pytest.mark.parametrize("text", ["", "8000", "node-a:", "node-a:http", "node-a:65536", "node-a:-1", "node-a:²", "http://node-a:1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not an address to listen on"):
         parse_address(text)

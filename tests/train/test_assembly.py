@@ -123,6 +123,22 @@ def test_an_exception_of_ones_own_is_told_and_stays_ones_own(error: BaseExceptio
     assert outcomes[0].finding.summary == f"rank 1 on node-a left during start-up: {said}"
 
 
+class Textless(Exception):
+    def __str__(self) -> str:
+        return None  # type: ignore[return-value]
+
+
+def test_an_exception_whose_text_cannot_be_had_is_told_and_stays_ones_own() -> None:
+    ranks, error, other = gathered(2), Textless(), ValueError("another")
+
+    ranks[1].note_failure(error)
+    ranks[0].note_failure(other)
+
+    assert "rank 1 on" in other.__notes__[0] and "with Textless: Textless failed first" in other.__notes__[0]
+    with pytest.raises(Textless), ranks[1]._told_if_interrupted(lambda finding: None):
+        raise error
+
+
 def test_a_rank_that_left_is_named_and_not_waited_for() -> None:
     ranks = gathered(3)
     ranks[2].leave()

@@ -7,9 +7,13 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
+import rankwise
+from rankwise.errors import UsageError
 from tests.ports import free_port
 from tests.train.stage import Part, Stage, rank_env, stage
 
@@ -58,7 +62,7 @@ def test_a_bare_process_has_device_meshes_and_what_needs_them(cast: Stage) -> No
     assert (part.code, part.told["sum"]) == (0, 6.0), part.text
 
 
-@pytest.mark.parametrize("env", [{"RANK": "0"}, {"RANK": "0", "WORLD_SIZE": "four"}, {"WORLD_SIZE": "four"}], ids=str)
+@pytest.mark.parametrize("env", [{"RANK": "0"}, {"PMIX_RANK": "0"}, {"RANK": "0", "WORLD_SIZE": "four"}, {"WORLD_SIZE": "four"}], ids=str)
 def test_a_rank_of_an_unknown_world_does_not_train_alone(cast: Stage, env: dict[str, str]) -> None:
     (part,) = cast.end([cast.play("sum", env)])
 
@@ -80,6 +84,7 @@ def test_a_missing_rank_is_named_by_every_rank(cast: Stage) -> None:
     finding = same_finding(parts)
     assert (finding["code"], finding["stage"]) == ("RW101", "registration")
     assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
+    assert "alone: ranks on other hosts need one that reaches it" in finding["why"]  # MASTER_ADDR is loopback
     assert "3 of 4 ranks registered, waiting for rank 2" in parts[0].text  # while it waits
     assert all("RW101" in part.text.split("TOLD")[0] for part in parts), "reported before anyone leaves"
 
@@ -198,6 +203,13 @@ def test_wrong_arguments_are_told_before_anything_is_touched(cast: Stage) -> Non
 
     assert [part.finding["code"] for part in parts] == ["RW001", "RW001"]
     assert "glooo" in parts[1].finding["summary"]
+
+
+@pytest.mark.parametrize("seconds", [timedelta(minutes=1), "60", float("inf"), float("nan"), -1, 0])
+@pytest.mark.parametrize("name", ["timeout_s", "collective_timeout_s"])
+def test_a_timeout_is_a_number_of_seconds(name: str, seconds: Any) -> None:
+    with pytest.raises(UsageError, match=f"{name} must be a number of seconds"), rankwise.session(**{name: seconds}):
+        pass
 
 
 def test_the_environment_must_be_whole(cast: Stage) -> None:

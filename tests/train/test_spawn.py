@@ -84,6 +84,19 @@ def write_late():
     threading.Thread(target=write, args=("in a thread",)).start()
     return "done"
 
+def leave_helper():
+    if os.environ["RANK"] == "1":
+        helper = os.fork()
+        if helper == 0:
+            time.sleep(600)
+            os._exit(0)
+        Path("helper").write_text(str(helper))
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+def generate():
+    return (number for number in range(3))
+
 def outcome(*args):
     try:
         return {"results": rankwise.spawn(*args)}
@@ -96,11 +109,14 @@ if __name__ == "__main__":
         "fail": outcome(fail, 2),
         "leave": outcome(leave, 2),
         "lambda": outcome(lambda: None, 2),
+        "generator": outcome(generate, 1),
         "fork": outcome(fork, 2),
         "crash": outcome(crash, 2),
+        "helper": outcome(leave_helper, 2),
         "write": {**outcome(write_late, 1), "files": {name: Path(name).read_text() for name in ("at exit", "in a thread")}},
         "rank after all of them": os.environ.get("RANK"),
     }
+    os.kill(int(Path("helper").read_text()), signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     outcomes["ignored, well"] = outcome(exit_with, 1, 0)
     outcomes["ignored, code 5"] = outcome(exit_with, 1, 5)
@@ -137,6 +153,11 @@ def test_a_rank_that_had_left_is_named_beside_the_failure(outcomes: dict[str, An
 
 def test_what_cannot_travel_is_refused(outcomes: dict[str, Any]) -> None:
     assert outcomes["lambda"]["code"] == "RW001" and "cannot be given to a new process" in outcomes["lambda"]["text"]
+
+
+def test_a_result_that_cannot_travel_is_told(outcomes: dict[str, Any]) -> None:
+    said = "rank 0 raised TypeError: the result of rank 0 cannot be sent back: cannot pickle 'generator' object"
+    assert outcomes["generator"]["summary"] == said
 
 
 @pytest.mark.live
@@ -177,8 +198,9 @@ def test_a_function_that_no_new_process_would_find_is_told(tmp_path: Path, how: 
     assert done.returncode == 1 and "RW001" in done.stderr and "a new process cannot find f" in done.stderr, done.stderr
 
 
-def test_a_script_without_the_guard_is_told_once(tmp_path: Path) -> None:
-    done = run("import rankwise\n\ndef work():\n    pass\n\nrankwise.spawn(work, 2)\n", tmp_path)
+@pytest.mark.parametrize("size", [0, 1 << 20], ids=["small", "more than a pipe takes"])
+def test_a_script_without_the_guard_is_told_once(tmp_path: Path, size: int) -> None:
+    done = run(f"import rankwise\n\ndef work(data):\n    pass\n\nrankwise.spawn(work, 2, bytes({size}))\n", tmp_path)
 
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1
@@ -263,6 +285,11 @@ def test_a_crash_is_called_one(outcomes: dict[str, Any]) -> None:
     crashed = outcomes["crash"]
 
     assert crashed["code"] == "RW405" and "rank 1" in crashed["summary"] and "ended by signal SIGSEGV" in crashed["summary"]
+
+
+def test_a_killed_worker_whose_own_helper_lives_on_is_told(outcomes: dict[str, Any]) -> None:
+    """The helper holds the worker's end of the pipe open."""
+    assert outcomes["helper"]["code"] == "RW403" and "rank 1" in outcomes["helper"]["summary"]
 
 
 def test_a_worker_that_has_no_output_brings_back_its_result(outcomes: dict[str, Any]) -> None:

@@ -63,6 +63,7 @@ class Remote:
         large_bytes: int = 1 << 20,
     ) -> None:
         self._broker, self._queue, self._content_type, self._resend_s = broker, queue, content_type, resend_s
+        connecting.check_address(broker)
         redis = RedisStore(broker, queue, 0, tries=20).redis if connecting.is_redis(broker) and files is None else None
         self._blobs = Blobs(redis, files, large_bytes)
         self._reply_to = f"rankwise.replies.{uuid.uuid4().hex}"

@@ -23,8 +23,7 @@ _BROKERS = "give redis://HOST:6379/0 or amqp://USER:PASSWORD@HOST:5672//"
 def connect(address: str, heartbeat_s: float = 0) -> Any:
     """A kombu connection. Nothing is sent yet; with a heartbeat, `heartbeat_check` has to be called about once a second."""
     kombu = _import("kombu")
-    if "://" not in address:
-        raise UsageError(f"{address!r} is not the address of a broker", next=(_BROKERS,))
+    check_address(address)
     options: dict[str, Any] = {}
     more: dict[str, Any] = {}
     if is_redis(address):
@@ -38,6 +37,24 @@ def connect(address: str, heartbeat_s: float = 0) -> Any:
         scheme = address.partition("://")[0]
         why = f"kombu: {type(error).__name__}: {str(error)[:200]}"
         raise UsageError(f"{scheme}:// is not a broker that can be used here", why=why, next=(_BROKERS,)) from None
+
+
+def check_address(address: str) -> None:
+    """Raise for what no client could read; the part that may be a password is never shown."""
+    if "://" not in address:
+        raise UsageError(f"{address.rpartition('@')[2]!r} is not the address of a broker", next=(_BROKERS,))
+    for one in address.split(";"):  # kombu tries several in turn
+        try:
+            parts = urlsplit(one)
+            is_cut = parts.port is not None and "@" not in parts.netloc and "@" in one
+        except ValueError:
+            is_cut = True
+        if is_cut:
+            raise UsageError(
+                f"the address {one.partition('://')[0]}://… cannot be read: what stands for its port is no number",
+                why="a user or password with one of / ? # in it ends there",
+                next=("write %2F for /, %3F for ?, %23 for # in them", _BROKERS),
+            )
 
 
 def cannot_reach(address: str, error: Exception) -> UsageError:

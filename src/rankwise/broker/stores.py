@@ -16,7 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rankwise.broker.connecting import is_redis
+from rankwise.broker.connecting import check_address, is_redis
+from rankwise.errors import UsageError
 
 CLAIM_S = 10  # a worker gives a sign of life every second
 
@@ -182,7 +183,17 @@ Store = RedisStore | FolderStore
 
 def open_store(address: str, queue: str, keep_s: int) -> Store:
     """`redis://…`, or the path of a folder, which all workers of the queue have to share."""
-    return RedisStore(address, queue, keep_s) if is_redis(address) else FolderStore(Path(address), queue, keep_s)
+    if is_redis(address):
+        check_address(address)
+        return RedisStore(address, queue, keep_s)
+    if "://" in address:
+        steps = ("give redis://HOST:6379/0, or a folder that all workers share",)
+        raise UsageError(f"answers cannot be kept at {address.partition('://')[0]}://…", next=steps)
+    try:
+        return FolderStore(Path(address), queue, keep_s)
+    except OSError as error:
+        steps = ("give a folder that all workers share and may write to",)
+        raise UsageError(f"answers cannot be kept in {address}: {error.strerror or error}", next=steps) from None
 
 
 def _claim_of(path: Path, holder: int) -> Path:

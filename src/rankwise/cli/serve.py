@@ -113,8 +113,12 @@ def _models(options: argparse.Namespace) -> ModelsFile:
     if (options.models is None) == (options.build is None):
         raise UsageError("rankwise serve takes either MODELS.toml or --build", next=("rankwise serve --help",))
     if options.models is not None:
-        if options.weights or options.input:
-            raise UsageError("--weights and --input belong to --build; with MODELS.toml they stand in there")
+        for option, value, default in (
+            ("--weights", options.weights, None), ("--input", options.input, []), ("--name", options.name, "model"),
+            ("--max-batch", options.max_batch, 1), ("--device", options.device, "auto"),
+        ):  # fmt: skip
+            if value != default:
+                raise UsageError(f"{option} belongs to --build; with MODELS.toml it stands in there")
         return read_folder(options.models) if os.path.isdir(options.models) else read_models(options.models)
     check_name("--name", options.name)
     model = Model(options.build, options.weights, options.device, max_batch=options.max_batch)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rankwise.cli.logs import LogOutput
 from rankwise.cli.options import add_engine_options, parsed
+from rankwise.errors import UsageError
 
 _EPILOG = """examples:
   rankwise worker MODELS.toml --broker redis://localhost:6379/0
@@ -21,6 +22,11 @@ A message is acknowledged after its answer is stored and sent; what cannot be ru
 
 def main(argv: list[str]) -> int:
     options = parsed("worker", add_options, argv)
+    for option, value, least in (("--keep", options.keep, 1), ("--prefetch", options.prefetch, 1), ("--drain", options.drain, 0)):
+        if not value >= least:
+            raise UsageError(f"{option} takes a number from {least} on, not {value:g}")
+    if not options.queue:
+        raise UsageError("--queue is empty", next=("leave it out for rankwise.tasks",))
     from rankwise.broker.connecting import connect, is_redis
     from rankwise.serve.models_file import read_models
 

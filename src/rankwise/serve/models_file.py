@@ -26,7 +26,7 @@ _OF_ENTRY = _OF_MODEL | {"program", "example", "inputs", "outputs", "preload", "
 _OF_POOL = {"workers", "memory", "max_queue", "idle_s", "threads", "pin", "lane_bytes", "seed", "engine", "address"}
 _KINDS: dict[str, type] = {
     "build": str, "program": str, "example": str, "weights": str, "device": str, "kwargs": dict, "args": list, "preload": bool,
-    "shadow": str, "deterministic": bool,
+    "shadow": str, "combine": str, "deterministic": bool,
     "inputs": list, "outputs": list, "versions": dict,
 }  # fmt: skip
 _WORDS = {str: "a text", dict: "a table", list: "a list", bool: "true or false"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -106,7 +107,9 @@ class Server:
             server = await loop.create_server(self._http.connect, host, port, ssl=self._tls, backlog=_BACKLOG, start_serving=not count)
         except OSError as error:
             summary = f"cannot listen on {options.http}: {error.strerror or error}"
-            raise UsageError(summary, next=("choose another port; 0 is any that is free",)) from None
+            is_elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            step = "give 127.0.0.1, 0.0.0.0, or an address of this host" if is_elsewhere else "choose another port; 0 is any that is free"
+            raise UsageError(summary, next=(step,)) from None
         self._listening = server
         address = server.sockets[0].getsockname()
         self.http_address = str(address[0]), int(address[1])
@@ -195,7 +198,7 @@ def front_end_count(said: int | str) -> int:
 def parse_address(text: str) -> tuple[str, int]:
     """`127.0.0.1:8000`, `[::1]:8000`, or `:8000` for all interfaces."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    if not colon or not port.isdecimal() or int(port) > 65535 or "/" in host:
         raise UsageError(f"{text!r} is not an address to listen on", next=("write it as HOST:PORT, as in 127.0.0.1:8000",))
     return host.strip("[]") or "0.0.0.0", int(port)
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import psutil
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from rankwise.errors import StartError
+from rankwise.errors import StartError, text_of_error
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import REGISTRATION, STAGE_NAMED, Stage
@@ -206,7 +206,8 @@ class Assembly:
             if self._store.add(key, 1) == 1:
                 last = traceback.extract_tb(error.__traceback__)[-1:]
                 at = f" at {last[0].filename}:{last[0].lineno}" if last else ""
-                self._store.put(f"{key}/first", f"rank {self._info.rank} on {self._info.host} with {type(error).__name__}: {error}{at}")
+                said = f"{type(error).__name__}: {text_of_error(error)}{at}"
+                self._store.put(f"{key}/first", f"rank {self._info.rank} on {self._info.host} with {said}")
             elif (first := self._store.look(f"{key}/first")) is not None:
                 error.add_note(f"rankwise: this is not where it began: {first} failed first")
         except StoreLost:
@@ -220,7 +221,7 @@ class Assembly:
         except StartError:
             raise
         except BaseException as error:
-            how = f"{type(error).__name__}: {error}".removesuffix(": ")
+            how = f"{type(error).__name__}: {text_of_error(error)}".removesuffix(": ")
             summary = f"rank {self._info.rank} on {self._info.host} left during start-up: {how}"
             with suppress(StoreLost):
                 tell(start_finding("RW110", summary, [self._info.place], stage=self._stage))

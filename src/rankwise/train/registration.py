@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rankwise.findings import Finding, Place
+from rankwise.meet.network import is_loopback
 from rankwise.ranks import MeetingPlace
 from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
@@ -107,6 +108,10 @@ class Registration:
         finding = find_contradiction(infos)
         if finding is None and len(infos) < self._info.world_size:
             finding = find_missing(infos, self._info.world_size, timeout_s, str(self._place))
+            address = self._place.address
+            if not self._place.kept_by_launcher and (address == "localhost" or is_loopback(address)):
+                why = f"{finding.why}; MASTER_ADDR={address} is {self._info.host} alone: ranks on other hosts need one that reaches it"
+                finding = replace(finding, why=why)
         notes = find_differences(infos)
         finding = finding or find_device_problem(infos) or find_unreachable_address(infos)
         finding = finding or next((note for note in notes if note.severity == "error"), None)

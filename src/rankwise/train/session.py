@@ -30,6 +30,7 @@ from rankwise.train.store import open_store
 
 logger = logging.getLogger("rankwise.session")
 
+_LONGEST_S = 1e9  # what threads and torch still take as a timeout
 _DESTROY_S = 10.0
 _OUT_OF_RANGE_S = 10.0  # how long a rank that cannot belong to the job looks for the others, to tell them so
 
@@ -70,15 +71,16 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
     collective_timeout_s: how long a collective may take later on; by default torch's own (10 min on NCCL, 30 min on gloo).
     Raises StartError, the same on every rank that can be told.
     """
-    if not timeout_s > 0:
-        raise UsageError(f"timeout_s must be more than 0, not {timeout_s:g}")
+    for name, value in (("timeout_s", timeout_s), ("collective_timeout_s", 1 if collective_timeout_s is None else collective_timeout_s)):
+        if not (isinstance(value, (int, float)) and 0 < value < _LONGEST_S):
+            raise UsageError(f"{name} must be a number of seconds, more than 0, not {value!r}", next=(f"{name}=600",))
     if dist.is_initialized():
         raise UsageError("this process already has a process group", next=("remove init_process_group: session() makes the group",))
     began = time.monotonic()
     env = read_rank_env(os.environ)
     if problem := check_backend(backend):
         raise UsageError(problem)
-    is_half_set = env.world_size is None and any(os.environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+    is_half_set = env.world_size is None and (env.rank is not None or any(os.environ.get(name) for name in ("RANK", "WORLD_SIZE")))
     if env.world_size in (None, 1) and not env.rank and not is_half_set:  # rank 0 of several must not train alone
         job, assembly = _start_alone(backend, env), None
     else:

@@ -30,6 +30,7 @@ log = logging.getLogger("rankwise.train")
 _END_GRACE_S = 5.0
 _LEAVE_S = 300.0
 _SETTLE_S = 1.0
+_LOOK_EVERY_S = 1.0  # for workers that are gone
 _ECHO_SETTLE_S = 5.0  # where all that is known so far is that a connection to somebody broke
 _ECHOES = (
     "connection closed by peer",
@@ -63,7 +64,10 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
     with _hearing_of_children():
         try:
             for rank in range(nproc):
-                workers.append(_start(work, rank, nproc, int(store.port)))
+                workers.append(_start(rank, nproc, int(store.port)))
+            for worker in workers:
+                with contextlib.suppress(OSError):  # it has ended already, and how is seen below
+                    worker.pipe.send_bytes(work)
             results = _results(workers)
             families = _families(workers)
             _let_leave(workers)
@@ -132,10 +136,11 @@ def _open_store() -> Any:
     return TCPStore("127.0.0.1", ear.getsockname()[1], is_master=True, wait_for_workers=False, master_listen_fd=ear.detach())
 
 
-def _start(work: bytes, rank: int, nproc: int, port: int) -> RankProcess:
+def _start(rank: int, nproc: int, port: int) -> RankProcess:
+    """The work comes by the pipe: as an argument, it would be waited with for ever if the worker ended while it imported the script."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(work, theirs, os.getpid()), name=f"rank-{rank}")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, os.getpid()), name=f"rank-{rank}")
     with _starting, _environment(rank, nproc, port):
         process.start()
     theirs.close()
@@ -161,14 +166,14 @@ def _environment(rank: int, nproc: int, port: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _work(work: bytes, pipe: Any, parent: int) -> None:
+def _work(pipe: Any, parent: int) -> None:
     """Run the function in the worker and send the outcome; a traceback is sent, not printed, because only the first one matters."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     own = os.getpid()
     try:
-        fn, args = pickle.loads(work)
+        fn, args = pickle.loads(pipe.recv_bytes())
         result: tuple[Any, ...] = ("returned", fn(*args))
     except BaseException as error:
         finding = error.finding.to_dict() if isinstance(error, RankwiseError) else None
@@ -187,7 +192,8 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
         # the values themselves: multiprocessing would send tensors as handles, which are worth nothing once this process has ended
         data = pickle.dumps(result)
     except Exception as error:
-        result = ("raised", f"the result of rank {os.environ.get('RANK')} cannot be sent back: {error}", None, time.monotonic())
+        text = f"{type(error).__name__}: the result of rank {os.environ.get('RANK')} cannot be sent back: {error}"
+        result = ("raised", text, None, time.monotonic())
         data = pickle.dumps(result)
     pipe.send_bytes(data)
     pipe.close()
@@ -200,11 +206,14 @@ def _results(workers: list[RankProcess]) -> list[Any]:
     is never the first: whoever was at the other end is, and the end of a process is seen by its peers before it is seen here."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, RankProcess, str, Any]] = []
-    waiting = {worker.pipe: worker for worker in workers}
+    waiting: dict[Any, RankProcess] = {worker.pipe: worker for worker in workers}
     patience_s: float | None = None  # how long to wait for what others may still say
-    while waiting and (ready := multiprocessing.connection.wait(list(waiting), patience_s)):
-        for pipe in ready:
-            worker = waiting.pop(pipe)  # type: ignore[call-overload]
+    while waiting:
+        ready = multiprocessing.connection.wait(list(waiting), patience_s or _LOOK_EVERY_S)
+        if not ready and patience_s is not None:
+            break
+        for pipe in ready or _ended(waiting):
+            worker = waiting.pop(pipe)
             kind, value, *rest = _message_of(worker)
             if kind == "raised":
                 failures.append((rest[1], worker, value, rest[0]))
@@ -218,12 +227,19 @@ def _results(workers: list[RankProcess]) -> list[Any]:
     return [results[worker.rank] for worker in workers]
 
 
+def _ended(waiting: dict[Any, RankProcess]) -> list[Any]:
+    """The pipes of workers that are gone, which stay open as long as a process that the worker had forked lives on."""
+    return [pipe for pipe, worker in waiting.items() if worker.process.exitcode is not None]
+
+
 def _is_echo(text: str) -> bool:
     return bool(text) and any(word in headline(text).lower() for word in _ECHOES)
 
 
 def _message_of(worker: RankProcess) -> tuple[Any, ...]:
     try:
+        if not worker.pipe.poll():
+            raise EOFError
         data = worker.pipe.recv_bytes()
     except (EOFError, OSError):
         ended_at = time.monotonic()

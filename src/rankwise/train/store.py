@@ -175,7 +175,8 @@ def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float)
 
 
 _MEANING = {
-    "connection refused": "nothing listens on that port: rank 0 is not there (yet), runs on another host, or has ended",
+    "connection refused": "nothing listens on that port: rank 0 is not there (yet), runs on another host, has ended, "
+    "or was told localhost for MASTER_ADDR, where only its own host finds it",
     "no answer": "packets to that port vanish: a firewall drops them, or the host is down",
 }
 
