@@ -67,6 +67,10 @@ def test_the_text_of_an_error_is_the_whole_finding(error: RankwiseError) -> None
     assert not getattr(error, "__notes__", None)  # which a traceback would show once more
 
 
+def test_a_build_that_took_too_long_names_the_limit() -> None:
+    assert "limit_s=600" in str(build_died("m", 1, Death(-9, hung_s=300.0))) and "limit_s" not in str(build_died("m", 1, DEATH))
+
+
 def nested(depth: int, kind: str) -> Any:
     value: Any = 1.0
     for _ in range(depth):

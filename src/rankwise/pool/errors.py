@@ -108,7 +108,8 @@ def build_died(model: str, attempts: int, death: Death) -> ModelUnavailable:
     """The error for a model whose build ended its process, so that no traceback is left."""
     why = f"where it was:\n{death.stack}" if death.stack else "the process ended in the middle of it, without an exception"
     summary = f"model {model!r} could not be built{_times(attempts)}: the worker that built it {death.text}"
-    return ModelUnavailable(_found("RW807", summary, why))
+    steps = (f"if it may take that long: Model(..., limit_s={2 * death.hung_s:.3g})",) if death.hung_s is not None else ()
+    return ModelUnavailable(_found("RW807", summary, why, next=steps))
 
 
 def cannot_be_sent(model: str, error: BaseException) -> ModelError:

@@ -28,6 +28,7 @@ from rankwise.pool.workers.supervisor import Lifecycle, Supervisor
 
 log = logging.getLogger("rankwise.pool")
 _LANE_SHARE = 4  # lanes may take this part of the memory
+_STEP_S = 3.0  # no step of another thread takes so long
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> Processes:
@@ -195,6 +196,11 @@ class Processes:
         if array is None:
             raise self.no_room("pool.empty", math.prod(shape) * NUMPY[dtype].itemsize)
         return array
+
+    def can_wait_here(self) -> bool:
+        """Not in a callback, whose thread reads what everybody waits for; nor where a signal's handler, or the garbage collector, came
+        while this thread was in the middle of a step and holds a lock."""
+        return not self._listener.is_this_thread() and _comes_free(self._lock) and _comes_free(self.arena.lock)
 
     def close(self, cancel: bool, timeout: float | None) -> None:
         """Finish what was submitted, or cancel what waits; then end everything."""
@@ -373,6 +379,13 @@ class Processes:
         self._act(self._scheduler.leaving_drops(), now)
         for model in self.state.forget_departed():
             del self._sender.specs[model.number]
+
+
+def _comes_free(lock: threading.Lock) -> bool:
+    is_free = lock.acquire(timeout=_STEP_S)
+    if is_free:
+        lock.release()
+    return is_free
 
 
 def _spec(model: Model, state: ModelState, seed: int) -> bytes:

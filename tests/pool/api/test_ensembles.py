@@ -189,3 +189,16 @@ def test_no_window_is_the_usual_one(pool: Pool) -> None:
 def test_what_a_use_cannot_be_given(pool: Pool, use: Any) -> None:
     with pytest.raises(UsageError):
         use(pool)
+
+
+def test_a_callback_that_would_end_the_thread_costs_no_other_result(pool: Pool) -> None:
+    own = pool.ensemble(["echo"], combine=lambda outputs: outputs[0])
+    told = threading.Event()
+
+    def callback(_: Any) -> None:
+        told.set()
+        raise asyncio.CancelledError
+
+    own.submit(torch.ones(1)).add_done_callback(callback)
+
+    assert told.wait(60) and own.submit(torch.ones(2)).result(60).tolist() == [1.0, 1.0]

@@ -171,6 +171,29 @@ def test_callbacks_may_submit_again(pool: Pool) -> None:
     assert finished.wait(30) and done == [2.0, 4.0, 8.0, 16.0]
 
 
+@pytest.mark.parametrize("end", [SystemExit(1), asyncio.CancelledError()], ids=["sys.exit", "cancelled"])
+def test_a_callback_that_would_end_its_thread_costs_nobody_a_result(pool: Pool, end: BaseException) -> None:
+    told = threading.Event()
+
+    def callback(_: Any) -> None:
+        told.set()
+        raise end
+
+    other = pool.submit("sleeper", 0.3)
+    pool.submit("sleeper", 0.1).add_done_callback(callback)  # the pool's own thread calls it, because nobody waits
+
+    assert told.wait(60) and other.result(60)
+    assert pool.submit("double", torch.tensor([1.0])).result(60).item() == 2.0
+
+
+def test_a_callback_may_close_the_pool() -> None:
+    with Pool({"sleeper": Model(f"{HERE}:sleeper")}, workers=2) as pool:
+        closed, other = threading.Event(), pool.submit("sleeper", 0.5)
+        pool.submit("sleeper", 0.1).add_done_callback(lambda _: (pool.close(), closed.set()))
+
+        assert closed.wait(60) and other.result(60)
+
+
 def test_rows_of_several_requests_run_together_and_come_back_to_their_own(pool: Pool) -> None:
     pool.submit("rows", torch.zeros(1, 3)).result(60)
     futures = [pool.submit("rows", torch.full((1 + i % 2, 3), float(i))) for i in range(30)]

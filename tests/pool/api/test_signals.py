@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rankwise.pool import Model, Pool, PoolClosed  # noqa: E402
+from rankwise.pool import Model, Pool, PoolClosed, processes  # noqa: E402
 from rankwise.pool.transport.answers import Answers  # noqa: E402
 from rankwise.pool.transport.sender import Sender  # noqa: E402
 
@@ -73,6 +73,26 @@ def test_a_handler_may_close_the_pool_its_thread_waits_for(pool: Pool, cancel: b
         assert float(future.result(LONG_S)) == 0.5
 
     assert pool.is_closed and (isinstance(waiting.exception(1), PoolClosed) or float(waiting.result(1)) == 2.0)
+
+
+@pytest.mark.parametrize("close", [Pool.close, Pool.__del__], ids=["a handler closes it", "the garbage collector finds it"])
+@pytest.mark.parametrize("at_work_on", ["state", "arena"])
+def test_a_pool_may_end_in_the_middle_of_a_step_of_its_own(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, at_work_on: str, close: Callable[[Pool], None]
+) -> None:
+    monkeypatch.setattr(processes, "_STEP_S", 0.1)
+    future, left = pool.submit("sleepy", torch.tensor([0.25])), threading.Event()
+
+    def interrupted() -> None:
+        with getattr(pool._backend, at_work_on).lock:
+            close(pool)
+        left.set()
+
+    threading.Thread(target=interrupted, daemon=True).start()
+
+    assert left.wait(LONG_S) and float(future.result(LONG_S)) == 0.25
+    pool.close()
+    assert pool.is_closed
 
 
 @pytest.mark.parametrize(

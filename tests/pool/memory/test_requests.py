@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rankwise.pool.memory.encoding import Uneven, has_rows, leaves  # noqa: E402
-from rankwise.pool.memory.requests import InputEncoder, Reader, cut_value, join, pickled, split, wants_tensors  # noqa: E402
+from rankwise.pool.errors import ModelError  # noqa: E402
+from rankwise.pool.memory.encoding import Uneven, has_rows, leaves, unpack  # noqa: E402
+from rankwise.pool.memory.requests import InputEncoder, Reader, cut_value, join, pickled, raised, split, wants_tensors  # noqa: E402
 from rankwise.pool.memory.shared_memory import Arena, Segment  # noqa: E402
 from tests.pool.models import Carrying, Named, Odd  # noqa: E402
 
@@ -30,6 +32,26 @@ class Output(OrderedDict[str, Any]):
 
 def rows() -> Any:
     return torch.arange(12.0).view(6, 2)
+
+
+def leave() -> None:
+    raise SystemExit("usage: train.py [--lr LR]")
+
+
+class OfScript(Exception):
+    """What it is made of is in a script that ends where the arguments are not its own."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return leave, ()
+
+
+def test_what_ends_the_program_when_it_is_imported_is_an_error_of_the_one_answer() -> None:
+    data = pickle.dumps(OfScript())
+    with ThreadPoolExecutor() as ours:  # in the main thread it may be of a signal's handler
+        value = ours.submit(unpack, ("P", len(data), data), lambda place, *_: place)
+        error = ours.submit(raised, (data, "OfScript: no"), "m").result()
+
+        assert "usage: train.py" in str(value.exception()) and isinstance(error, ModelError)
 
 
 VALUES: dict[str, Any] = {

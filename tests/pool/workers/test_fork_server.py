@@ -282,6 +282,47 @@ def test_processes_that_models_have_started_end_with_the_pool(wish: float) -> No
     kill(started["apart"])
 
 
+def test_they_do_so_too_where_the_caller_blocks_signals() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with Pool({"one": Model("tests.pool.models:with_a_process", args=(False,))}, workers=1) as pool:
+            started = pool.submit("one", np.zeros(1)).result(WAIT_S)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    wait_for(lambda: not is_running(started), 20)
+
+
+SCRIPT_OF_A_MODEL_THAT_PRINTS = """
+import os, sys
+from rankwise.pool import Model, Pool
+
+def build():
+    def run(x):
+        print("from Python")
+        os.write(1, b"from C")
+        return x
+    return run
+
+if __name__ == "__main__":
+    with Pool({"one": Model(build)}, workers=1) as pool:
+        sys.exit(sum(pool.submit("one", 1).result(60) for _ in range(3)))
+"""
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["a file", "closed"])
+def test_what_models_print_goes_where_the_caller_does(tmp_path: Path, is_open: bool) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT_OF_A_MODEL_THAT_PRINTS)
+    command = f"exec {sys.executable} {tmp_path}/script.py " + (f"> {tmp_path}/out" if is_open else ">&-")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["sh", "-c", command], env=env, stderr=subprocess.PIPE, text=True, timeout=120, cwd=Path(__file__).parents[3])
+
+    assert done.returncode == 3, done.stderr
+    if is_open:
+        printed = (tmp_path / "out").read_text()
+        assert printed.count("from Python") == printed.count("from C") == 3
+
+
 def test_pauses_grow_up_to_half_a_minute() -> None:
     pauses = [pause_s(failures) for failures in range(20)]
 

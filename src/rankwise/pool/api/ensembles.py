@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import random
 import threading
 from collections import deque
@@ -20,6 +21,7 @@ from rankwise.pool.api.streams import WINDOW, Stream, check_window, checked_seed
 from rankwise.pool.memory.encoding import Uneven, is_same, items_of, like, torch_module
 from rankwise.pool.schedule.state import seed_of
 
+log = logging.getLogger("rankwise.pool")
 Combine = str | Callable[[list[Any]], Any]
 Key = str | int | bytes
 
@@ -68,11 +70,13 @@ class Ensemble:
             if not whole.set_running_or_notify_cancel():
                 return
             try:
-                outputs = [part.result() for part in parts]
-                whole.set_result(self._combine(outputs))
+                combined = self._combine([part.result() for part in parts])
             except BaseException as error:
                 whole.set_exception(error)
-            parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
+            else:
+                whole.set_result(combined)
+            finally:
+                parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
 
         def cancel_parts(whole: Future[Any]) -> None:
             """The result of one that runs already is thrown away."""
@@ -116,7 +120,10 @@ class CallQueue:
 
     def _run(self) -> None:
         while True:
-            self._calls[0]()
+            try:
+                self._calls[0]()
+            except BaseException:  # sys.exit in a callback, say: others wait for their turn
+                log.exception("a callback tried to end the thread that it ran in")
             with self._lock:
                 self._calls.popleft()
                 if not self._calls:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
 from rankwise.pool.api.model import Model, check_models, is_importing_script
 from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited, checked_options, checked_seed, is_request, stream_options
 from rankwise.pool.backend import Backend, Growing, PoolOptions, check_shape, start
-from rankwise.pool.errors import missing_main_guard
+from rankwise.pool.errors import Unsendable, missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.schedule.state import ModelState, monotonic, seed_of
 from rankwise.pool.stats import register
@@ -204,7 +204,10 @@ class Pool:
         return self._models[name]
 
     def close(self, cancel: bool = False, timeout: float | None = None) -> None:
-        """Finish what was submitted (or cancel what waits), then end all workers."""
+        """Finish what was submitted (or cancel what waits), then end all workers. In a callback this does not wait."""
+        if not self._can_wait():
+            _ending(self.close, cancel, timeout).start()
+            return
         if cancel:
             for future in list(self._joint):
                 future.cancel()
@@ -223,6 +226,9 @@ class Pool:
         self._joint.add(future)
         future.add_done_callback(self._joint.discard)
 
+    def __reduce__(self) -> NoReturn:
+        raise Unsendable("a pool cannot be sent to another process, nor copied: make it in the process that uses it")
+
     def __enter__(self) -> Pool:
         return self
 
@@ -234,8 +240,8 @@ class Pool:
         backend: Backend | None = getattr(self, "_backend", None)
         if backend is None or backend.is_closed:
             return
-        if backend.has_open_tasks() and not sys.is_finalizing():
-            ending = threading.Thread(target=backend.close, args=(False, None), name="rankwise-end", daemon=True)
+        if not sys.is_finalizing() and (not self._can_wait() or backend.has_open_tasks()):
+            ending = _ending(backend.close, False, None)
             try:
                 ending.start()
             except RuntimeError:  # the interpreter is about to end, and makes no more threads
@@ -260,6 +266,10 @@ class Pool:
         """Whether models can be added, removed and reloaded while it runs."""
         return isinstance(self._backend, Growing)
 
+    def _can_wait(self) -> bool:
+        can_wait_here: Callable[[], bool] | None = getattr(self._backend, "can_wait_here", None)
+        return can_wait_here is None or can_wait_here()
+
     def _growing(self, what: str) -> Growing:
         if not isinstance(self._backend, Growing):
             raise UsageError(f"no model can be {what} while this engine runs", next=("name all models when the pool is made",))
@@ -278,6 +288,10 @@ def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
     for name, model in found.items():
         model.check(name)
     return found
+
+
+def _ending(close: Callable[..., None], *how: Any) -> threading.Thread:
+    return threading.Thread(target=close, args=how, name="rankwise-end", daemon=True)
 
 
 def _dtype_name(dtype: Any) -> tuple[str, bool]:

@@ -14,6 +14,7 @@ import io
 import marshal
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -143,13 +144,24 @@ def unpack(node: Node, get: Get) -> Any:
         return {key: unpack(item, get) for key, item in zip(node[1], node[2])}
     raw = get(node[2], "raw", (node[1],), False)
     if tag == "P":
-        return pickle.loads(raw)
+        return unpickled(lambda: pickle.loads(raw))
     inner = marshal.loads(raw)
     if tag == "M":
         return unpack(inner, get)
     unpickler = pickle.Unpickler(io.BytesIO(inner[0]))
     unpickler.persistent_load = [unpack(item, get) for item in inner[1]].__getitem__  # type: ignore[method-assign]
-    return unpickler.load()
+    return unpickled(unpickler.load)
+
+
+def unpickled(load: Callable[[], Any]) -> Any:
+    """What is imported for it may be a script that reads its arguments, and ends the program where they are others. In a thread of ours
+    nobody would hear of that, and the answer would be asked for again and again."""
+    try:
+        return load()
+    except SystemExit as error:
+        if threading.current_thread() is threading.main_thread():  # it may be of a signal's handler
+            raise
+        raise ImportError(f"a module that it needs ends the program when it is imported here: SystemExit: {error}") from error
 
 
 def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:

@@ -41,6 +41,7 @@ from rankwise.pool.memory.encoding import (
     stays_tensor,
     torch_module,
     unpack,
+    unpickled,
 )
 from rankwise.pool.memory.shared_memory import Arena, Segment, Slot, copy_into, forks, leased, rounded
 from rankwise.sizes import bytes_text
@@ -463,7 +464,7 @@ def raised(payload: tuple[bytes, str], model: str) -> BaseException:
     data, text = payload
     error: BaseException | None = None
     try:
-        found = pickle.loads(data) if data else None
+        found = unpickled(lambda: pickle.loads(data)) if data else None
         error = found if isinstance(found, BaseException) and not isinstance(found, NOT_IN_A_LOOP) else None
     except Exception:  # its class cannot be had here
         pass

@@ -156,8 +156,11 @@ class Listener:
         except (OSError, ValueError):  # closed
             pass
 
+    def is_this_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
     def join(self) -> None:
-        if threading.current_thread() is not self._thread:
+        if not self.is_this_thread():
             self._thread.join()
 
     def help(self, task: Task, timeout: float | None) -> float | None:
@@ -295,13 +298,18 @@ class Listener:
         events, next_tick = self._events, 0.0
         try:
             while not events.is_closed:
-                now = monotonic()
-                if now >= next_tick:
-                    self._take_over()
-                    self._read_arrived()  # also where a loop reads: its thread may be busy, or wait for a result that another one delays
-                    events.tick(now)
-                    next_tick = now + (BUSY_TICK_S if events.is_busy else IDLE_TICK_S)
-                self._listen(next_tick)
+                try:
+                    now = monotonic()
+                    if now >= next_tick:
+                        self._take_over()
+                        self._read_arrived()  # also where a loop reads: its thread may be busy, or wait for what another one delays
+                        events.tick(now)
+                        next_tick = now + (BUSY_TICK_S if events.is_busy else IDLE_TICK_S)
+                    self._listen(next_tick)
+                except Exception:
+                    raise
+                except BaseException:  # sys.exit in a callback, say: its future is settled, and others wait for theirs
+                    log.exception("a callback tried to end the thread that it ran in")
         except Exception:
             log.exception("the pool's listener failed")
             events.give_up("its listener failed, which is a fault of rankwise")

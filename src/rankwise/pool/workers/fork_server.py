@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import io
 import os
 import select
 import signal
@@ -97,8 +98,11 @@ _LONGEST = 20_000  # characters of a traceback
 def main() -> None:
     """The fork server itself. Its one argument is the descriptor of its control socket; when that closes, it ends all workers."""
     control = socket.socket(fileno=int(sys.argv[1]))
+    _open_standard_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the caller ignores it, the kernel would not say how a worker ended
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nor would what models have started end with the pool,
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # or where it is blocked
     forker = Forker(control)
     try:
         import torch  # noqa: F401  (before the first fork, so that all workers share it)
@@ -111,6 +115,15 @@ def main() -> None:
     gc.freeze()  # what is here stays: a collection in a worker need not write to the pages it shares
     forker.tell(("ready", os.getpid(), len(os.listdir("/proc/self/task"))))
     forker.serve()
+
+
+def _open_standard_streams() -> None:
+    """Where the caller has closed its output (`>&-`), a worker's socket would have that number, and what C code prints would go there."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what models print into a file or a pipe: workers end without a chance to flush it
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 class Forker:
