@@ -14,7 +14,16 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import path_or_address
-from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
+from rankwise.offline.checking import (
+    Options,
+    check_apart,
+    check_columns,
+    check_is_path,
+    check_options,
+    check_output,
+    check_recipe,
+    check_replaceable,
+)
 from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import LateFraction, Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
@@ -88,10 +97,13 @@ def predict(
     """
     check_arrow()
     options = options or Options(**more)
+    build = os.fspath(build) if isinstance(build, os.PathLike) else build
+    check_recipe(build, load)
     check_is_path(weights=weights, errors=options.errors)
     target = path_or_address(output)
     check_columns(columns=columns, keep=keep)
-    selection = Selection(tuple(columns), tuple(keep))
+    selection = Selection(tuple(map(str, columns)), tuple(map(str, keep)))
+    device = str(device)
     check_options(options, device)
     check_output(target, keep, options)
     check_apart(target, options.errors, {"input": input, "weights": weights, "program": build})
@@ -99,7 +111,7 @@ def predict(
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
     pinned = str(Path(weights).resolve()) if weights else ""  # `last.pt` may point to another file before the last worker has started
-    recipe = Recipe(build, pinned, load, bool(stack), device, options.workers, engine=options.engine, address=options.address)
+    recipe = Recipe(build, pinned, load or "", bool(stack), device, options.workers, engine=options.engine, address=options.address)
     work = _Work(source, recipe, identity_of(recipe, source, selection, options.batch), options, on_progress)
     while True:
         try:
@@ -222,7 +234,7 @@ class _Job:
         if isinstance(asked, int):
             choice = BatchSize(asked, "")
         elif self._source.is_one_shot:
-            choice = BatchSize(UNTRIED, "nothing was tried: this input can be read only once")
+            choice = BatchSize(UNTRIED, "nothing was tried: an input without len() and [i] may be one that can be read only once")
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
         plan = {"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()}
