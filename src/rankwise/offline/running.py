@@ -50,6 +50,8 @@ from rankwise.offline.workspace import (
     write_marker,
     writing,
 )
+from rankwise.pool.api.model import is_importing_script
+from rankwise.pool.errors import missing_main_guard
 
 log = logging.getLogger("rankwise.predict")
 
@@ -97,6 +99,8 @@ def predict(
     """
     check_arrow()
     options = options or Options(**more)
+    if options.workers != 0 and is_importing_script():
+        raise missing_main_guard()
     build = os.fspath(build) if isinstance(build, os.PathLike) else build
     check_recipe(build, load)
     check_is_path(weights=weights, errors=options.errors)
