@@ -30,7 +30,7 @@ from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
 from rankwise.offline.later_rows import LaterRows
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
-from rankwise.offline.parts import NextPart
+from rankwise.offline.parts import NextPart, Results, form_of
 from rankwise.offline.record_log import JournalRemoved
 from rankwise.offline.remote_output import RemoteOutput
 from rankwise.offline.row_batches import Selection
@@ -57,6 +57,7 @@ log = logging.getLogger("rankwise.predict")
 
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
+_FORMS = 64  # of results, to look at: each may be one that does not go with the first
 _ALIKE = 32  # first rows that fail alike before a job that may have any number of failed rows is stopped
 
 # Rows done, rows failed, rows in all: None if that is not known, three digits of it where a file's rows are not counted.
@@ -260,16 +261,18 @@ class _Job:
     def _compute(self, executor: Executor, batch: int) -> None:
         """Compute from the first row that is not done to the last; write a part every few seconds."""
         part = NextPart()
-        has_worked = False
+        first: Results | None = None  # with rows that worked
+        forms: list[Any] = []  # that results have had
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
         for results in executor.run(later.note(batches_of(self._source, batch, done, self._space.position))):
             later.look_at(results)
             part.add(results)
-            if not has_worked and len(results.rows):
-                has_worked = True
+            if len(results.rows) and len(forms) < _FORMS and (form := form_of(results)) not in forms:
+                forms.append(form)
                 with writing(self._space.output):  # what the output cannot hold is told now rather than when everything has run
-                    check_fits(self._space.output, results)
+                    check_fits(self._space.output, *([first] if first is not None else []), results)
+                first = first or results
             done, failed = done + results.length, failed + len(results.errors)
             if self._work.on_progress is not None:
                 self._work.on_progress(done, failed, self._total(done, results.position))
