@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +69,16 @@ def test_wrong_usage_is_a_finding(
 )
 def test_progress_says_rows_speed_and_time_left(facts: tuple[int, int, int | None, float], text: str) -> None:
     assert progress_text(*facts) == text
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_what_the_model_prints_is_not_in_the_json(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "chatty.py").write_text(
+        "import torch\nprint('imported')\ndef build():\n    print('built')\n    return torch.nn.Identity()\n"
+    )
+    path, _ = write(tmp_path, "npy", 10)
+    given = ["predict", "--build", "chatty:build", "--input", str(path), "--output", "out.npy", "--workers", workers, "--json"]
+    done = subprocess.run([sys.executable, "-m", "rankwise", *given], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert json.loads(done.stdout)["rows"] == 10
+    assert "built" in done.stderr

@@ -197,3 +197,26 @@ def test_a_text_is_not_read_as_the_names_of_its_letters(tmp_path: Path, option: 
 
     with pytest.raises(UsageError, match=f"{option} takes a list of names, not the text 'id'"):
         rankwise.predict("tests.offline.nets:build", tmp_path / "x.csv", tmp_path / "out.csv", **{option: "id"}, **JOB)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"weights": {"weight": 0}}, "weights must be a path"),
+        ({"build": torch.nn.Linear(6, 3)}, "build is a model"),
+        ({"build": None}, "build must be"),
+        ({"load": np.load}, "load must be an import path"),
+        ({"columns": None}, "columns takes a list"),
+        ({"device": None}, "no device"),
+        ({"output": None}, "a NoneType is no path"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_told(tmp_path: Path, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        rankwise.predict(**{"build": build, "input": rows(4), "output": tmp_path / "out.npy", **JOB, **more})
+
+
+def test_a_device_of_torch_and_columns_by_number_are_taken(tmp_path: Path) -> None:
+    dataset = torch.utils.data.TensorDataset(torch.from_numpy(rows(4)), torch.arange(4))
+
+    assert rankwise.predict(build, dataset, tmp_path / "out.npy", columns=[0], device=torch.device("cpu"), **JOB).failed == 0

@@ -294,6 +294,12 @@ def load_wide(path: str) -> torch.Tensor:
     return torch.from_numpy(np.load(path).astype(np.float64))
 
 
+def test_a_file_of_a_folder_that_is_a_table_is_told() -> None:
+    outcome = BatchRunner(nn.Linear(2, 1), "", stack=True)({"__file__": ["data.parquet/part-0.parquet"]}, 1)
+
+    assert "give one file of it" in outcome["errors"][0][2]
+
+
 def test_what_a_loader_returns_gets_the_models_dtype_too(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X[0])
     runner = BatchRunner(nn.Linear(2, 1), "tests.offline.test_child:load_wide", stack=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+import rankwise
+from rankwise import train
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.row_batches import Batch, Selection
 from rankwise.offline.source import batches_of, open_source
@@ -121,9 +125,34 @@ def test_an_iterator_that_raises_is_the_end_and_says_where() -> None:
     assert "shard 7" in caught.value.finding.why
 
 
+class Wrapping:
+    """Says nothing of it, but can be read only once, as what holds an open file."""
+
+    def __init__(self, samples: Iterator[Any]) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.samples
+
+
+@pytest.mark.parametrize("batch", ["auto", 8])
+def test_what_wraps_a_generator_loses_no_row(tmp_path: Path, batch: int | str) -> None:
+    done = rankwise.predict(lambda: torch.nn.Identity(), Wrapping(iter(np.arange(300.0))), tmp_path / "out.npy", workers=0, batch=batch)
+
+    assert done.rows == 300
+    assert np.load(tmp_path / "out.npy").tolist() == list(range(300))
+
+
+def test_a_sample_may_be_any_mapping() -> None:
+    found = batches([UserDict(x=1.0, y=2.0)], 1, ("y",))
+
+    assert found[0].columns["y"].tolist() == [2.0]
+
+
 @pytest.mark.parametrize(
     ("given", "what"),
     [
+        (train.Loader(torch.utils.data.TensorDataset(torch.arange(4)), batch_size=2), "a Loader gives batches"),
         (DataLoader(Flawed(range(0))), "a DataLoader gives batches"),
         ({"x": [1, 2]}, "a dict has no rows"),
         (b"x.npy", "a bytes has no"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +128,14 @@ def test_in_this_process_the_job_ends_there_and_goes_on_with_a_worker(tmp_path: 
 
     rankwise.predict("tests.offline.nets:breaking_gpu", **job, workers=1)
     assert np.load(tmp_path / "y.npy").ravel().tolist()[::3] == [2, 6]
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import numpy, rankwise\n"
+        "def build():\n    import torch\n    return torch.nn.Identity()\n"
+        "rankwise.predict(build, numpy.ones((3, 2)), 'out.npy', workers=1)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert "RW810" in done.stderr and "RW832" not in done.stderr

@@ -53,6 +53,12 @@ def test_columns_that_cannot_be_chosen_are_told(selection: Selection, names: lis
         selection.of(names, "x.csv")
 
 
+@pytest.mark.parametrize("index", ["__index_level_0__", ""])
+def test_an_index_of_pandas_is_not_for_the_model_unless_named(index: str) -> None:
+    assert Selection().of([index, "a"], "x") == (["a"], [])
+    assert Selection((index,), (index,)).of([index, "a"], "x") == ([index], [index])
+
+
 def test_a_column_that_is_there_twice_is_no_matter_where_it_is_not_wanted() -> None:
     assert Selection(("b",)).of(["a", "b", "a"], "x.csv") == (["b"], [])
 

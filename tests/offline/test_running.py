@@ -475,3 +475,22 @@ def test_the_first_fraction_of_a_column_comes_late(
     table = pq.read_table(tmp_path / "out.parquet")
     assert (done.rows, done.failed, table["row"].to_pylist()) == (300, 0, list(range(300)))
     assert table["output"].to_pylist() == (x / 2 + y / 2).tolist()
+
+
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "jsonl"])
+def test_a_later_batch_that_does_not_fit_is_told_before_the_rest_has_run(tmp_path: Path, kind: str) -> None:
+    seen: list[int] = []
+
+    def as_wide_as_its_longest(texts: list[str]) -> torch.Tensor:
+        seen.extend(map(len, texts))
+        return torch.zeros(len(texts), max(map(len, texts)))
+
+    texts = ["a"] * 8 + ["bb"] * 8 + ["a"] * 80
+    job = {"input": texts, "output": tmp_path / f"out.{kind}", "workers": 0, "batch": 4}
+    if kind == "jsonl":
+        assert rankwise.predict(lambda: as_wide_as_its_longest, **job).rows == len(texts)
+        return
+    with pytest.raises(PredictError, match="of row 8 is float32") as caught:
+        rankwise.predict(lambda: as_wide_as_its_longest, **job)
+
+    assert caught.value.finding.code == "RW834" and len(seen) < 20

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -33,28 +36,29 @@ def main(argv: list[str]) -> int:
 
     shown = PredictProgress()
     try:
-        done = predict(
-            options.build,
-            options.input,
-            options.output,
-            weights=options.weights,
-            columns=_names(options.columns),
-            keep=_names(options.keep),
-            load=options.load,
-            stack=not options.separate,
-            device=options.device,
-            options=Options(
-                workers=number_or_auto("--workers", options.workers, least=0),
-                batch=number_or_auto("--batch", options.batch, least=1),
-                max_errors=options.max_errors,
-                restart=options.restart,
-                overwrite=options.overwrite,
-                errors=options.errors,
-                engine=options.engine or "processes",
-                address=options.address,
-            ),
-            on_progress=shown.update,
-        )
+        with _prints_to_stderr() if options.json else nullcontext():
+            done = predict(
+                options.build,
+                options.input,
+                options.output,
+                weights=options.weights,
+                columns=_names(options.columns),
+                keep=_names(options.keep),
+                load=options.load,
+                stack=not options.separate,
+                device=options.device,
+                options=Options(
+                    workers=number_or_auto("--workers", options.workers, least=0),
+                    batch=number_or_auto("--batch", options.batch, least=1),
+                    max_errors=options.max_errors,
+                    restart=options.restart,
+                    overwrite=options.overwrite,
+                    errors=options.errors,
+                    engine=options.engine or "processes",
+                    address=options.address,
+                ),
+                on_progress=shown.update,
+            )
     except KeyboardInterrupt:
         shown.clear()
         print("interrupted; the same command goes on from here", file=sys.stderr)
@@ -106,6 +110,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--restart", action="store_true", help="begin anew, without the results of an earlier run")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it is there")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+@contextmanager
+def _prints_to_stderr() -> Iterator[None]:
+    """What a model prints, in workers too, would stand in the JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 class PredictProgress:

@@ -27,6 +27,8 @@ def is_address(given: Any) -> bool:
 
 def path_or_address(given: str | os.PathLike[str]) -> Place:
     """A path of this machine, or an address such as `s3://…`."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise UsageError(f"a {type(given).__name__} is no path", next=("give the path of a file, or of a folder",))
     if not is_address(given):
         return Path(given)
     parts = urlsplit(str(given))

@@ -49,15 +49,30 @@ def check_is_path(**given: Any) -> None:
     """Raises UsageError for an address: only the input and the output may be one. And for an empty text, which a variable is that nobody
     has set: it would stand for no weights, or for this folder."""
     for name, value in given.items():
+        if value is not None and not isinstance(value, (str, os.PathLike)):
+            raise UsageError(f"{name} must be a path, not a {type(value).__name__}", next=("save it to a file, and give the path of that",))
         if value == "":
             raise UsageError(f"{name} is empty, where a path is wanted", next=(f"leave {name} out, or give a path",))
         if is_address(value):
             raise UsageError(f"{name} is an address, where a path of this machine is wanted", next=("copy it here first",))
 
 
+def check_recipe(build: Any, load: Any) -> None:
+    """What scripts hand over instead: the model itself, or the function that loads a file."""
+    if hasattr(build, "state_dict") and not isinstance(build, type):
+        steps = ("give the function, or the class, that makes it: build=lambda: model, with workers=0",)
+        raise UsageError(f"build is a model (a {type(build).__name__}), where what makes one is wanted", next=steps)
+    if not (isinstance(build, str) or callable(build)):
+        raise UsageError(f"build must be a callable or an import path, not {build!r}"[:300], next=("my_models:build",))
+    if not isinstance(load, (str, type(None))):
+        raise UsageError(f"load must be an import path, not a {type(load).__name__}", next=('load="my_data:load_image"',))
+
+
 def check_columns(**lists: Sequence[str]) -> None:
     """A text is a sequence too, of its letters."""
     for name, given in lists.items():
+        if given is None:
+            raise UsageError(f"{name} takes a list of names, not None", next=(f"leave {name} out",))
         if isinstance(given, str):
             raise UsageError(f"{name} takes a list of names, not the text {given!r}", next=(f"{name}=[{given!r}]",))
 

@@ -321,9 +321,16 @@ def _program(path: str) -> Any:
         raise UnreadableInput(f"{path} cannot be read as a program", why=why, next=("rankwise weights convert makes one",)) from error
 
 
+_TABLES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
+
+
 def load_file(path: str) -> Any:
     """What a file of a folder holds: an array of a .npy file, otherwise its bytes."""
     place = path_or_address(path)
+    if place.suffix.lower() in _TABLES:  # many programs write a table as a folder of such files
+        raise ValueError(
+            f"{place.name} is a table, where each file of a folder is a row: give one file of it, or say with --load what a row is"
+        )
     with place.open("rb") as file:
         data = file.read()
     return np.load(io.BytesIO(data), allow_pickle=False) if place.suffix == ".npy" else data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice, tee
 from typing import Any
@@ -32,7 +32,8 @@ class DatasetSource(Source):
             raise UsageError(f"a {type(dataset).__name__} is neither a path nor a dataset")
         self.total = _length(dataset) if self._is_map else None
         self.identity = {"dataset": type(dataset).__qualname__, "length": self.total}
-        self.is_one_shot = not self._is_map and iter(dataset) is dataset  # a generator
+        self.is_one_shot = not self._is_map  # what wraps a generator, or shuffles, would not begin at its first sample again
+        self._iterator: Iterator[Any] | None = None
         self._head: list[Row] = []  # of what can be read only once, so that its first rows can be compared before it is read
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
@@ -64,9 +65,10 @@ class DatasetSource(Source):
         yield from list(self._head)
         count = len(self._head)
         try:
-            for sample in self._dataset:
+            self._iterator = iter(self._dataset) if self._iterator is None else self._iterator
+            for sample in self._iterator:
                 row = _row(sample)
-                if self.is_one_shot and count < _SAMPLE:
+                if count < _SAMPLE:
                     self._head.append(row)
                 yield row
                 count += 1
@@ -77,8 +79,9 @@ class DatasetSource(Source):
 
 
 def _refuse_what_has_no_rows(dataset: Any) -> None:
-    if _is_of_torch(dataset, "DataLoader"):
-        raise UsageError("a DataLoader gives batches, where single rows are wanted", next=("pass loader.dataset",))
+    name = type(dataset).__name__
+    if _is_of_torch(dataset, "DataLoader") or (name.endswith("Loader") and hasattr(dataset, "dataset")):  # ours, timm's, …
+        raise UsageError(f"a {name} gives batches, where single rows are wanted", next=("pass loader.dataset",))
     if hasattr(dataset, "keys") or hasattr(dataset, "itercolumns") or isinstance(dataset, (bytes, bytearray)):
         steps = ("pass a list with one sample per row, or write the table to a .parquet file",)
         raise UsageError(f"a {type(dataset).__name__} has no rows that go by numbers", next=steps)
@@ -99,7 +102,7 @@ def _is_of_torch(dataset: Any, name: str) -> bool:
 
 def _row(sample: Any) -> Row:
     """A sample's parts by name: a dictionary's keys, a tuple's positions."""
-    if isinstance(sample, dict):
+    if isinstance(sample, Mapping):  # what a tokenizer of transformers returns is no dict
         try:
             values = by_text(sample)
         except TypeError as error:

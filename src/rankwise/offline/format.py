@@ -30,7 +30,7 @@ class Source:
     total: int | None = None  # where counting would not mean reading everything
     identity: dict[str, Any]  # what tells this input from another one
     is_recognisable = True  # whether it also tells it from itself after a change; if not, equal identities prove nothing
-    is_one_shot = False  # it can be read once, so nothing can be tried on it first
+    is_one_shot = False  # it may be one that can be read only once, so nothing is tried on it first
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""

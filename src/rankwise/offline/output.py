@@ -72,10 +72,11 @@ def _put_where_nothing_is(temporary: Path, path: Path) -> bool:
     return True
 
 
-def check_fits(output: Path, first: Results) -> None:
-    """Raises what writing would raise for the first results, so that it is told before the others are computed."""
+def check_fits(output: Path, *results: Results) -> None:
+    """Raises what writing would raise for these results, so that it is told before the others are computed."""
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
-        format_to_write(output).write(lambda: [first.cut(0, _CHECKED_ROWS)], first.length, Path(folder) / f"first{output.suffix}")
+        parts = [each.cut(0, _CHECKED_ROWS) for each in results]
+        format_to_write(output).write(lambda: parts, results[0].length, Path(folder) / f"first{output.suffix}")
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class NextPart:
 
 def _runs(results: list[Results]) -> Iterator[Results]:
     """Batches whose columns are alike, as one."""
-    for _, run in groupby(results, key=_form):
+    for _, run in groupby(results, key=form_of):
         alike = list(run)
         yield Results(
             rows=np.concatenate([each.rows for each in alike]),
@@ -81,7 +81,7 @@ def _runs(results: list[Results]) -> Iterator[Results]:
         )
 
 
-def _form(results: Results) -> list[Any]:
+def form_of(results: Results) -> list[Any]:
     """What has to be the same for two columns to be joined without a change to their values."""
     forms = [
         (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else getattr(column, "type", None)

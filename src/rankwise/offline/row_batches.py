@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from rankwise.offline.values import EXACT, NUMBERS, as_array, is_held_by_float, 
 # np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
 Column = Any
 Chosen = tuple[list[str], list[str]]  # names of columns: for the model, and for the output
+_INDEX = re.compile(r"(__index_level_\d+__)?")  # of pandas, in Parquet and in CSV: a row's number or name, and nothing for a model
 FILE_COLUMN = "__file__"  # holds paths, whose files are read where the model is
 
 
@@ -41,7 +43,7 @@ class Selection:
 
     def of(self, names: list[str], where: str) -> Chosen:
         """The chosen columns of a file that has these; UsageError for a column that it lacks or has twice."""
-        wanted = list(self.columns) or [name for name in names if name not in self.keep]
+        wanted = list(self.columns) or [name for name in names if name not in self.keep and not _INDEX.fullmatch(name)]
         if len(set(self.columns)) < len(self.columns):
             raise UsageError("a column is named twice", why=", ".join(self.columns), next=("name each column of the model once",))
         if FILE_COLUMN in wanted:

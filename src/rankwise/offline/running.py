@@ -14,14 +14,23 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import path_or_address
-from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
+from rankwise.offline.checking import (
+    Options,
+    check_apart,
+    check_columns,
+    check_is_path,
+    check_options,
+    check_output,
+    check_recipe,
+    check_replaceable,
+)
 from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import LateFraction, Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.later_rows import LaterRows
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
-from rankwise.offline.parts import NextPart
+from rankwise.offline.parts import NextPart, Results, form_of
 from rankwise.offline.record_log import JournalRemoved
 from rankwise.offline.remote_output import RemoteOutput
 from rankwise.offline.row_batches import Selection
@@ -41,11 +50,14 @@ from rankwise.offline.workspace import (
     write_marker,
     writing,
 )
+from rankwise.pool.api.model import is_importing_script
+from rankwise.pool.errors import missing_main_guard
 
 log = logging.getLogger("rankwise.predict")
 
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
+_FORMS = 64  # of results, to look at: each may be one that does not go with the first
 _ALIKE = 32  # first rows that fail alike before a job that may have any number of failed rows is stopped
 
 # Rows done, rows failed, rows in all: None if that is not known, three digits of it where a file's rows are not counted.
@@ -88,10 +100,15 @@ def predict(
     """
     check_arrow()
     options = options or Options(**more)
+    if options.workers != 0 and is_importing_script():
+        raise missing_main_guard()
+    build = os.fspath(build) if isinstance(build, os.PathLike) else build
+    check_recipe(build, load)
     check_is_path(weights=weights, errors=options.errors)
     target = path_or_address(output)
     check_columns(columns=columns, keep=keep)
-    selection = Selection(tuple(columns), tuple(keep))
+    selection = Selection(tuple(map(str, columns)), tuple(map(str, keep)))
+    device = str(device)
     check_options(options, device)
     check_output(target, keep, options)
     check_apart(target, options.errors, {"input": input, "weights": weights, "program": build})
@@ -99,7 +116,7 @@ def predict(
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
     pinned = str(Path(weights).resolve()) if weights else ""  # `last.pt` may point to another file before the last worker has started
-    recipe = Recipe(build, pinned, load, bool(stack), device, options.workers, engine=options.engine, address=options.address)
+    recipe = Recipe(build, pinned, load or "", bool(stack), device, options.workers, engine=options.engine, address=options.address)
     work = _Work(source, recipe, identity_of(recipe, source, selection, options.batch), options, on_progress)
     while True:
         try:
@@ -222,7 +239,7 @@ class _Job:
         if isinstance(asked, int):
             choice = BatchSize(asked, "")
         elif self._source.is_one_shot:
-            choice = BatchSize(UNTRIED, "nothing was tried: this input can be read only once")
+            choice = BatchSize(UNTRIED, "nothing was tried: an input without len() and [i] may be one that can be read only once")
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
         plan = {"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()}
@@ -244,16 +261,18 @@ class _Job:
     def _compute(self, executor: Executor, batch: int) -> None:
         """Compute from the first row that is not done to the last; write a part every few seconds."""
         part = NextPart()
-        has_worked = False
+        first: Results | None = None  # with rows that worked
+        forms: list[Any] = []  # that results have had
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
         for results in executor.run(later.note(batches_of(self._source, batch, done, self._space.position))):
             later.look_at(results)
             part.add(results)
-            if not has_worked and len(results.rows):
-                has_worked = True
+            if len(results.rows) and len(forms) < _FORMS and (form := form_of(results)) not in forms:
+                forms.append(form)
                 with writing(self._space.output):  # what the output cannot hold is told now rather than when everything has run
-                    check_fits(self._space.output, results)
+                    check_fits(self._space.output, *([first] if first is not None else []), results)
+                first = first or results
             done, failed = done + results.length, failed + len(results.errors)
             if self._work.on_progress is not None:
                 self._work.on_progress(done, failed, self._total(done, results.position))

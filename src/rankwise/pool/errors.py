@@ -135,7 +135,7 @@ def no_worker(why: str, instead: tuple[str, ...] = ()) -> PoolError:
 
 
 def missing_main_guard() -> MissingMainGuard:
-    why = "a build or an input is defined in the script itself, so a worker runs the script to find it, and comes to Pool(...) again"
+    why = "a build or an input is defined in the script, so a worker runs the script to find it, and comes to Pool(...) or predict() again"
     return MissingMainGuard(_found("RW810", "this script starts a pool whenever it is imported, and workers import it", why))
 
 

@@ -124,6 +124,7 @@ HEADERS = {
     "Latin 1": (b"M\xfcller,x\na,1\n", X, "not UTF-8(.|\n)*iconv -f latin1"),
     "compressed": (gzip.compress(b"name,x\na,1\n"), X, "not UTF-8(.|\n)*gunzip"),
     "lines that end with CR only": (b"name,x\ra,1\rb,2\r", X, "end with CR only"),
+    "semicolons": (b"\xef\xbb\xbfname;x\r\na;1\r\n", X, "';' between its names"),
     "nothing is left for the model": (b"x,y\n1,2\n", Selection((), ("x", "y")), "none is left"),
 }
 
@@ -132,6 +133,11 @@ HEADERS = {
 def test_a_header_that_cannot_be_meant_is_a_finding(tmp_path: Path, content: bytes, selection: Selection, finding: str) -> None:
     with pytest.raises((UsageError, UnreadableInput), match=finding):
         read(tmp_path / "x.csv", content, selection)
+
+
+def test_a_column_may_have_the_marks_of_others_in_its_name(tmp_path: Path) -> None:
+    assert read(tmp_path / "x.csv", b'"a, b"\n1\n', Selection()).columns["a, b"].tolist() == [1]
+    assert read(tmp_path / "y.csv", b"a;b\n1\n", Selection(("a;b",))).columns["a;b"].tolist() == [1]
 
 
 def test_a_quoted_line_break_in_a_header_is_part_of_a_name(tmp_path: Path) -> None:

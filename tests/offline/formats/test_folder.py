@@ -100,3 +100,10 @@ def test_a_file_outside_the_folder_or_twice_is_refused(tmp_path: Path, files: li
 
     assert caught.value.finding.code == "RW834"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_mark_of_a_complete_folder_is_no_row(tmp_path: Path) -> None:
+    for name in ("_SUCCESS", "_a.jpg"):
+        (tmp_path / name).touch()
+
+    assert open_source(tmp_path, Selection()).total == 1

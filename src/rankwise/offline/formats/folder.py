@@ -23,7 +23,7 @@ from rankwise.offline.workspace import PredictError
 
 
 class FolderSource(Source):
-    """All files below the folder; those whose name begins with a dot are left out."""
+    """All files below the folder; those whose name begins with a dot are left out, and Spark's mark that a folder is complete."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path if isinstance(path, Address) else path.resolve()
@@ -48,7 +48,7 @@ def _files_below(folder: Place) -> list[str]:
         names = [name for name, _ in folder.files()]
     else:
         names = list(_names_below(os.fspath(folder), "", frozenset()))
-    return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
+    return sorted(name for name in names if not any(part.startswith(".") or part == "_SUCCESS" for part in name.split("/")))
 
 
 def _names_below(folder: str, prefix: str, above: frozenset[str]) -> Iterator[str]:
