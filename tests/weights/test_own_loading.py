@@ -248,3 +248,14 @@ def test_a_second_name_that_a_model_shows_for_what_it_loads_is_fine(tmp_path: Pa
     rankwise.load_weights(model, save(tmp_path / "last.pt", saved.state_dict()))
 
     assert torch.equal(model.weight, saved.weight)
+
+
+def test_patterns_that_leave_out_everything_still_load_what_a_model_renames(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {f"module.{name}": tensor for name, tensor in OLD.items()})
+    model = Renamed()
+
+    rankwise.load_weights(model, path, allow_missing=["*"], allow_unexpected=["*"])
+
+    assert torch.equal(model.new.weight, OLD["old.weight"])
+    other = save(tmp_path / "other.pt", {"other": torch.ones(3)})
+    assert refused(model, other, allow_missing=["*"], allow_unexpected=["*"]).code == "RW734"
