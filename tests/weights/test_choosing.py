@@ -165,3 +165,43 @@ def test_parts_with_too_few_names_are_not_tried(tmp_path: Path, monkeypatch: pyt
 
     assert refused(nn.Sequential(*(nn.Linear(2, 3) for _ in range(20))), save(tmp_path / "last.pt", state)).code == "RW734"
     assert tried == [None, "blocks."]
+
+
+def test_an_optimizers_moments_under_dotted_names_are_not_offered_as_weights(tmp_path: Path) -> None:
+    """Megatron's distributed checkpoints hold `optimizer.state.exp_avg.0.weight` beside `0.weight`."""
+    moments = {f"optimizer.state.{kind}.{name}": tensor for kind in ("exp_avg", "exp_avg_sq") for name, tensor in weights().items()}
+
+    found = refused(net(), save(tmp_path / "last.pt", weights() | moments))
+
+    assert found.code == "RW734"
+    assert "8 names of the checkpoint are unknown to the model" in found.summary
+    assert "prefix=" not in "".join(found.next)
+
+
+@pytest.mark.parametrize(
+    "beside", ["0.weight_scale_inv", "0.weight_scale", "0.scales", "0.SCB", "0.weight.absmax", "0.lora_A", "0.lora_B.default.weight"]
+)
+def test_what_changes_the_weights_is_not_offered_to_be_left_out(tmp_path: Path, beside: str) -> None:
+    found = refused(net(), save(tmp_path / "last.pt", weights() | {beside: torch.ones(1)}))
+
+    assert "allow_unexpected" not in "".join(found.next)
+    assert ("merge_and_unload" if "lora" in beside else "quantized") in found.next[0]
+
+
+def test_float8_is_not_widened_without_its_scale(tmp_path: Path) -> None:
+    state = weights()
+    state["0.weight"] = state["0.weight"].to(torch.float8_e4m3fn)
+    path = save(tmp_path / "last.pt", state | {"0.weight_scale_inv": torch.ones(1, 1)})
+
+    assert "0.weight is float8_e4m3fn" in refused(net(), path, allow_unexpected=["*_scale_inv"]).summary
+    assert rankwise.load_weights(net(), save(tmp_path / "unscaled.pt", state)).converted == {"0.weight": "float8_e4m3fn → float32"}
+
+
+def test_one_of_several_files_is_told_to_be_one(tmp_path: Path) -> None:
+    part = {name: tensor for name, tensor in weights().items() if name.startswith("0.")}
+
+    found = refused(net(), save(tmp_path / "pytorch_model-00001-of-00002.bin", part))
+
+    assert str(tmp_path) in found.next[0]
+    assert "allow_missing" not in "".join(found.next)
+    assert "allow_missing" in "".join(refused(net(), save(tmp_path / "pytorch_model-00001-of-00001.bin", part)).next)

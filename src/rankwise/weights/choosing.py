@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,12 +11,17 @@ from pathlib import Path
 from rankwise.errors import UsageError
 from rankwise.weights.matching import Fit, Rules, Wanted, fit, may_be_missing, nearest_names
 from rankwise.weights.parameter_names import as_old_weight_norm, bare
-from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
+from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_training_key
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 
 _MAX_OWN = 16  # state dicts a model is asked about; each is loaded once for it
 _SHOWN = 6  # rows of each kind in a finding
 OwnFit = Callable[[StateDict], Fit | None]  # asks a model that loads in its own way
+# What quantized weights have beside them (float8, GPTQ, AWQ, bitsandbytes), and low-rank adapters: leaving it out leaves other weights.
+_SCALE = re.compile(r"[._](weight_scale(_inv|_2)?|scale_inv|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$")
+_DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"
+_SHARD = re.compile(r"-\d+-of-(?!0*1\.)\d+\.")
+_ADAPTER = re.compile(r"[._]lora_")
 _MAX_PREFIXES = 60  # tried for a hint; a model has few parts that are whole models
 
 
@@ -52,7 +58,16 @@ def choose(
         state, one = min(fits, key=lambda pair: _distance(pair[1]))
         raise _none_fits(path, state, one, slots, rules)
     best, one = trained[0]
+    if any(_SCALE.search(name) for name in one.ignored) and (narrow := _widened(best, one, slots)):
+        summary = f"{narrow} is {best.tensors[one.pairs[narrow]].dtype} in {path}, and its scale would be left out"
+        raise CheckpointError("RW734", summary, why="a name in allow_unexpected is that of a scale", next=(_DEQUANTIZE,))
     return Choice(best, one, tuple(state.label or "the whole file" for state, _ in whole if state is not best))
+
+
+def _widened(state: StateDict, one: Fit, slots: Mapping[str, Wanted]) -> str | None:
+    """The first float8 of the checkpoint that the model has in a wider dtype."""
+    narrow = (ours for ours, theirs in one.pairs.items() if state.tensors[theirs].dtype.startswith("float8"))
+    return next((ours for ours in narrow if not slots[ours].dtype.startswith("float8")), None)
 
 
 def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
@@ -117,7 +132,7 @@ def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Wanted], rules: Rul
     wanted = {
         slot.identity for name, slot in slots.items() if not (name.endswith("num_batches_tracked") or may_be_missing(name, {}, rules))
     }
-    likely = [prefix for prefix in prefixes if counts[prefix] >= len(wanted)]
+    likely = [prefix for prefix in prefixes if counts[prefix] >= len(wanted) and not any(map(is_training_key, prefix.split(".")))]
     found: list[str] = []
     for prefix in sorted(likely, key=lambda text: text.count("."))[:_MAX_PREFIXES]:
         if not prefix.startswith(tuple(found)) and fit(slots, state.tensors, replace(rules, prefix=prefix)).is_whole:
@@ -152,7 +167,7 @@ def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted
     facts += [f"{len(one.unexpected)} names of the checkpoint are unknown to the model"] if one.unexpected else []
     under = f" under {state.label!r}" if state.key else ""
     summary = f"{path} does not fit the model: {', '.join(facts)}"
-    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=(*steps, *_steps(one)))
+    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=(*steps, *_steps(path, one)))
 
 
 def _rows(one: Fit, state: StateDict, slots: Mapping[str, Wanted], under: str) -> list[str]:
@@ -170,10 +185,16 @@ def _rows(one: Fit, state: StateDict, slots: Mapping[str, Wanted], under: str) -
     return rows + ([f"and {left_out:,} more"] if left_out > 0 else [])
 
 
-def _steps(one: Fit) -> tuple[str, ...]:
+def _steps(path: Path, one: Fit) -> tuple[str, ...]:
     normed = {as_old_weight_norm(name)[-2:] for name in one.unexpected}
     if one.missing and {"_g", "_v"} <= normed:
         return ("its weights are normed: apply torch.nn.utils.parametrizations.weight_norm to the model, load, and remove it again",)
+    if any(_ADAPTER.search(name) for name in one.unexpected):
+        return ("lora_ is an adapter, which changes the weights: load both with peft, merge_and_unload(), save that",)
+    if any(_SCALE.search(name) for name in one.unexpected):
+        return (_DEQUANTIZE,)
+    if one.missing and _SHARD.search(path.name):
+        return (f"it is one of several files: give their folder, {path.parent}",)
     if not one.missing and not one.wrong:
         return ("if those names may be left out: allow_unexpected=('pattern*',)",)
     if one.missing and not one.unexpected and not one.wrong:
