@@ -11,6 +11,7 @@ from torch import nn
 
 import rankwise
 from rankwise.weights import choosing
+from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.matching import fit
 from tests.weights.checkpoints import refused, save
 
@@ -205,3 +206,33 @@ def test_one_of_several_files_is_told_to_be_one(tmp_path: Path) -> None:
     assert str(tmp_path) in found.next[0]
     assert "allow_missing" not in "".join(found.next)
     assert "allow_missing" in "".join(refused(net(), save(tmp_path / "pytorch_model-00001-of-00001.bin", part)).next)
+
+
+def test_a_checkpoint_of_a_part_of_the_model_is_told_as_that(tmp_path: Path) -> None:
+    """A trained backbone, and a model with a new head on top of it."""
+    model = nn.ModuleDict({"backbone": net(), "head": nn.Linear(2, 5)})
+
+    path = save(tmp_path / "last.pt", {f"module.{name}": tensor for name, tensor in weights().items()})
+
+    assert "model.get_submodule('backbone')" in refused(model, path, allow_missing=["head.*"]).next[0]
+    assert rankwise.load_weights(model.get_submodule("backbone"), path).loaded == 4
+
+
+@pytest.mark.parametrize("prefix", ["model", "model."])
+def test_a_prefix_is_of_whole_parts(tmp_path: Path, prefix: str) -> None:
+    state = {f"{part}.{name}": tensor for part in ("model", "model_ema") for name, tensor in weights().items()}
+    path, trained = save(tmp_path / "last.pt", state), net()
+
+    rankwise.load_weights(trained, path, prefix=prefix)
+    convert_to_safetensors(path, tmp_path / "plain.safetensors", prefix=prefix)
+
+    assert torch.equal(trained[0].weight, state["model.0.weight"])
+    assert rankwise.load_weights(net(), tmp_path / "plain.safetensors").removed_prefixes == ()
+
+
+def test_a_prefix_that_no_name_has_is_told(tmp_path: Path) -> None:
+    found = refused(
+        net(), save(tmp_path / "last.pt", {f"net.{name}": tensor for name, tensor in weights().items()}), prefix="ne", allow_missing=["*"]
+    )
+
+    assert (found.code, found.why) == ("RW735", "they begin with net")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankwise.errors import UsageError
-from rankwise.weights.matching import Fit, Rules, Wanted, fit, may_be_missing, nearest_names
+from rankwise.weights.matching import Fit, Rules, Wanted, below, fit, may_be_missing, nearest_names
 from rankwise.weights.parameter_names import as_old_weight_norm, bare
 from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_training_key
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
@@ -23,6 +23,7 @@ _DEQUANTIZE = "its weights are quantized, and mean nothing without their scales:
 _SHARD = re.compile(r"-\d+-of-(?!0*1\.)\d+\.")
 _ADAPTER = re.compile(r"[._]lora_")
 _MAX_PREFIXES = 60  # tried for a hint; a model has few parts that are whole models
+_MAX_PARTS = 3  # offered; of a stack of equal blocks, one of which a checkpoint is
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,31 @@ def _distance(one: Fit) -> tuple[int, int]:
 
 def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted], rules: Rules) -> CheckpointError:
     """The error for no set of weights that fits: both sides, and the argument to pass where a part of the names would fit."""
+    if rules.prefix and not any(below(name, rules.prefix) for name in state.tensors):
+        raise _no_name_below(path, rules.prefix, state)
     prefixes = _prefixes_that_fit(state, slots, rules) if rules.prefix is None else []
     steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
+    parts = [] if one.pairs else _parts_it_fits(state, slots, rules)[:_MAX_PARTS]
+    steps += tuple(f"load_weights(model.get_submodule({part!r}), …): that part it fits" for part in parts)
     if len(prefixes) > 1:
         return CheckpointError("RW735", f"{path} holds several sets of weights that fit, side by side", next=steps)
     return _mismatch(path, state, one, slots, steps)
+
+
+def _no_name_below(path: Path, prefix: str, state: StateDict) -> CheckpointError:
+    begin = dict.fromkeys(name.partition(".")[0] for name in state.tensors)
+    return CheckpointError("RW735", f"no name in {path} begins with {prefix!r}", why=f"they begin with {', '.join(list(begin)[:_SHOWN])}")
+
+
+def _parts_it_fits(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) -> list[str]:
+    """The outermost parts of the model for which this is a whole set of weights: a backbone below a new head."""
+    counts = Counter(prefix for name in slots for prefix in _outer_parts(name))
+    found: list[str] = []
+    for prefix in [each for each, count in counts.items() if count == len(state.tensors)][:_MAX_PREFIXES]:
+        part = {name.removeprefix(prefix): slot for name, slot in slots.items() if name.startswith(prefix)}
+        if not prefix.startswith(tuple(f"{one}." for one in found)) and fit(part, state.tensors, rules).is_full:
+            found.append(prefix[:-1])
+    return found
 
 
 def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) -> list[str]:
