@@ -217,3 +217,12 @@ def test_a_state_dict_that_was_pickled_without_torch_says_how_to_save_it_again(t
     (tmp_path / "last.pkl").write_bytes(pickle.dumps(values(1)))
 
     assert "pickle.load reads it, torch.save writes its tensors" in refused(tmp_path / "last.pkl", "RW731")
+
+
+def test_links_without_what_they_point_to_are_told(tmp_path: Path) -> None:
+    """A snapshot of HuggingFace's cache that was copied without its blobs."""
+    (tmp_path / "model.safetensors").symlink_to("../../blobs/abc")
+
+    assert "model.safetensors is a link to ../../blobs/abc" in refused(tmp_path, "RW733")
+    with pytest.raises(UnreadableInput, match=r"a link to \.\./\.\./blobs/abc"):
+        loaded(tmp_path / "model.safetensors")

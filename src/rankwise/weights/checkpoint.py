@@ -164,6 +164,9 @@ def _read_folder(folder: Path) -> Content:
     indices = _weights_among(files, [suffix + _INDEX for suffix in _SUFFIXES]) or [name for name in files if _IS_INDEX.fullmatch(name)]
     fitting = indices or _weights_among(files, _SUFFIXES)
     if not fitting:
+        if broken := [name for name in names if name.endswith(_SUFFIXES) and (folder / name).is_symlink()]:
+            what = f"a folder whose {broken[0]} is a link to {os.readlink(folder / broken[0])}, which is not there"
+            raise _foreign(folder, what, "copy what links point to, as `cp -rL` does")  # a snapshot of HuggingFace's cache, without blobs
         raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
     if len(fitting) > 1 and not RANK_FILE.fullmatch(fitting[0]) and (joined := _joined_ranks(folder, fitting)) is not None:
         return joined
