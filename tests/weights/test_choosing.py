@@ -236,3 +236,10 @@ def test_a_prefix_that_no_name_has_is_told(tmp_path: Path) -> None:
     )
 
     assert (found.code, found.why) == ("RW735", "they begin with net")
+
+
+def test_a_head_of_another_number_of_classes_may_be_left_as_it_is(tmp_path: Path) -> None:
+    model, path = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 9)), save(tmp_path / "last.pt", weights())
+
+    assert "allow_missing=" in refused(model, path).next[0]
+    assert rankwise.load_weights(model, path, allow_missing=["2.*"]).left_alone == ("2.weight", "2.bias")

@@ -87,7 +87,7 @@ def _fits(candidates: list[StateDict], slots: Mapping[str, Wanted], rules: Rules
         fits.append((state, replace(by_name, ambiguous=(*by_name.ambiguous, *state.doubled))))
     if own_fit is None:
         return fits
-    whole = [state for state, one in fits if one.is_whole]
+    whole = [state for state, one in fits if one.is_full]
     apart = [state for state, _ in fits if not any(state is one or state.is_around(one) or one.is_around(state) for one in whole)]
     found = {id(state): one for state in apart[:_MAX_OWN] if not state.doubled and (one := own_fit(state)) is not None}
     return [(state, found.get(id(state), one)) for state, one in fits]
@@ -218,7 +218,7 @@ def _steps(path: Path, one: Fit) -> tuple[str, ...]:
         return (f"it is one of several files: give their folder, {path.parent}",)
     if not one.missing and not one.wrong:
         return ("if those names may be left out: allow_unexpected=('pattern*',)",)
-    if one.missing and not one.unexpected and not one.wrong:
+    if not one.unexpected:
         return ("if those parameters are to keep their initial values: allow_missing=('pattern*',)",)
     return ()
 
