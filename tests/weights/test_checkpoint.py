@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -190,3 +192,37 @@ def test_an_empty_path_is_not_the_folder_this_runs_in(tmp_path: Path, monkeypatc
 
     with pytest.raises(UnreadableInput, match="the path is empty"):
         rankwise.load_weights(torch.nn.Linear(3, 2), "")
+
+
+def test_a_tar_archive_is_told_as_one(tmp_path: Path) -> None:
+    """NeMo's `.nemo` is one."""
+    torch.save(values(1), tmp_path / "model_weights.ckpt")
+    with tarfile.open(tmp_path / "net.nemo", "w") as archive:
+        archive.add(tmp_path / "model_weights.ckpt", "./model_weights.ckpt")
+
+    assert "tar -xf net.nemo" in refused(tmp_path / "net.nemo", "RW733")
+
+
+def test_a_checkpoint_inside_of_another_programs_archive_is_named(tmp_path: Path) -> None:
+    """As Stable-Baselines3 writes them."""
+    torch.save(values(1), tmp_path / "policy.pth")
+    with zipfile.ZipFile(tmp_path / "agent.zip", "w") as archive:
+        archive.writestr("data", "{}")
+        archive.write(tmp_path / "policy.pth", "policy.pth")
+
+    assert "unzip agent.zip policy.pth" in refused(tmp_path / "agent.zip", "RW733")
+
+
+def test_a_state_dict_that_was_pickled_without_torch_says_how_to_save_it_again(tmp_path: Path) -> None:
+    (tmp_path / "last.pkl").write_bytes(pickle.dumps(values(1)))
+
+    assert "pickle.load reads it, torch.save writes its tensors" in refused(tmp_path / "last.pkl", "RW731")
+
+
+def test_links_without_what_they_point_to_are_told(tmp_path: Path) -> None:
+    """A snapshot of HuggingFace's cache that was copied without its blobs."""
+    (tmp_path / "model.safetensors").symlink_to("../../blobs/abc")
+
+    assert "model.safetensors is a link to ../../blobs/abc" in refused(tmp_path, "RW733")
+    with pytest.raises(UnreadableInput, match=r"a link to \.\./\.\./blobs/abc"):
+        loaded(tmp_path / "model.safetensors")

@@ -11,6 +11,7 @@ from torch import nn
 
 import rankwise
 from rankwise.weights import choosing
+from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.matching import fit
 from tests.weights.checkpoints import refused, save
 
@@ -165,3 +166,80 @@ def test_parts_with_too_few_names_are_not_tried(tmp_path: Path, monkeypatch: pyt
 
     assert refused(nn.Sequential(*(nn.Linear(2, 3) for _ in range(20))), save(tmp_path / "last.pt", state)).code == "RW734"
     assert tried == [None, "blocks."]
+
+
+def test_an_optimizers_moments_under_dotted_names_are_not_offered_as_weights(tmp_path: Path) -> None:
+    """Megatron's distributed checkpoints hold `optimizer.state.exp_avg.0.weight` beside `0.weight`."""
+    moments = {f"optimizer.state.{kind}.{name}": tensor for kind in ("exp_avg", "exp_avg_sq") for name, tensor in weights().items()}
+
+    found = refused(net(), save(tmp_path / "last.pt", weights() | moments))
+
+    assert found.code == "RW734"
+    assert "8 names of the checkpoint are unknown to the model" in found.summary
+    assert "prefix=" not in "".join(found.next)
+
+
+@pytest.mark.parametrize(
+    "beside", ["0.weight_scale_inv", "0.weight_scale", "0.scales", "0.SCB", "0.weight.absmax", "0.lora_A", "0.lora_B.default.weight"]
+)
+def test_what_changes_the_weights_is_not_offered_to_be_left_out(tmp_path: Path, beside: str) -> None:
+    found = refused(net(), save(tmp_path / "last.pt", weights() | {beside: torch.ones(1)}))
+
+    assert "allow_unexpected" not in "".join(found.next)
+    assert ("merge_and_unload" if "lora" in beside else "quantized") in found.next[0]
+
+
+def test_float8_is_not_widened_without_its_scale(tmp_path: Path) -> None:
+    state = weights()
+    state["0.weight"] = state["0.weight"].to(torch.float8_e4m3fn)
+    path = save(tmp_path / "last.pt", state | {"0.weight_scale_inv": torch.ones(1, 1)})
+
+    assert "0.weight is float8_e4m3fn" in refused(net(), path, allow_unexpected=["*_scale_inv"]).summary
+    assert rankwise.load_weights(net(), save(tmp_path / "unscaled.pt", state)).converted == {"0.weight": "float8_e4m3fn → float32"}
+
+
+def test_one_of_several_files_is_told_to_be_one(tmp_path: Path) -> None:
+    part = {name: tensor for name, tensor in weights().items() if name.startswith("0.")}
+
+    found = refused(net(), save(tmp_path / "pytorch_model-00001-of-00002.bin", part))
+
+    assert str(tmp_path) in found.next[0]
+    assert "allow_missing" not in "".join(found.next)
+    assert "allow_missing" in "".join(refused(net(), save(tmp_path / "pytorch_model-00001-of-00001.bin", part)).next)
+
+
+def test_a_checkpoint_of_a_part_of_the_model_is_told_as_that(tmp_path: Path) -> None:
+    """A trained backbone, and a model with a new head on top of it."""
+    model = nn.ModuleDict({"backbone": net(), "head": nn.Linear(2, 5)})
+
+    path = save(tmp_path / "last.pt", {f"module.{name}": tensor for name, tensor in weights().items()})
+
+    assert "model.get_submodule('backbone')" in refused(model, path, allow_missing=["head.*"]).next[0]
+    assert rankwise.load_weights(model.get_submodule("backbone"), path).loaded == 4
+
+
+@pytest.mark.parametrize("prefix", ["model", "model."])
+def test_a_prefix_is_of_whole_parts(tmp_path: Path, prefix: str) -> None:
+    state = {f"{part}.{name}": tensor for part in ("model", "model_ema") for name, tensor in weights().items()}
+    path, trained = save(tmp_path / "last.pt", state), net()
+
+    rankwise.load_weights(trained, path, prefix=prefix)
+    convert_to_safetensors(path, tmp_path / "plain.safetensors", prefix=prefix)
+
+    assert torch.equal(trained[0].weight, state["model.0.weight"])
+    assert rankwise.load_weights(net(), tmp_path / "plain.safetensors").removed_prefixes == ()
+
+
+def test_a_prefix_that_no_name_has_is_told(tmp_path: Path) -> None:
+    found = refused(
+        net(), save(tmp_path / "last.pt", {f"net.{name}": tensor for name, tensor in weights().items()}), prefix="ne", allow_missing=["*"]
+    )
+
+    assert (found.code, found.why) == ("RW735", "they begin with net")
+
+
+def test_a_head_of_another_number_of_classes_may_be_left_as_it_is(tmp_path: Path) -> None:
+    model, path = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 9)), save(tmp_path / "last.pt", weights())
+
+    assert "allow_missing=" in refused(model, path).next[0]
+    assert rankwise.load_weights(model, path, allow_missing=["2.*"]).left_alone == ("2.weight", "2.bias")

@@ -50,3 +50,22 @@ def test_a_file_that_is_longer_than_was_saved_is_of_another_save(folder: Path) -
 
     with pytest.raises(CheckpointError, match=r"longer than \.metadata says"):
         load_weights(nn.Linear(3, 2), folder)
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(nn.Linear(3, 2), path)
+    assert raised.value.finding.code == "RW733"
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_a_file_of_the_folder_is_neither_damaged_nor_dangerous(folder: Path, name: str) -> None:
+    assert f"give their folder, {folder}" in refused(folder / name)
+
+
+def test_a_folder_without_its_metadata_is_a_save_that_did_not_end_or_half_a_copy(folder: Path) -> None:
+    (folder / ".metadata").unlink()
+    torch.save({"step": 3}, folder / "meta.pt")  # as Lightning leaves it there
+
+    assert "cp folder/*" in refused(folder)

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
 
 import rankwise
+from rankwise.errors import UsageError
 from tests.weights.checkpoints import assert_unchanged, refused, save, values
 
 
@@ -220,3 +223,14 @@ def test_extra_state_that_is_missing_has_to_be_allowed(tmp_path: Path) -> None:
 
     assert refused(model, path).code == "RW734"
     rankwise.load_weights(model, path, allow_missing=["*_extra_state"])
+
+
+def test_a_model_that_is_split_over_ranks_is_to_be_filled_before(tmp_path: Path) -> None:
+    path, model = save(tmp_path / "last.pt", nn.Linear(3, 2).state_dict()), nn.Linear(3, 2)
+    mesh = DeviceMesh("cpu", [0], _init_backend=False, _rank=0)
+    model.weight = nn.Parameter(DTensor.from_local(model.weight.detach(), mesh, [Replicate()], run_check=False))
+
+    with pytest.raises(UsageError, match="weight is a DTensor") as raised:
+        rankwise.load_weights(model, path)
+
+    assert "before fully_shard" in raised.value.finding.next[0]

@@ -242,3 +242,41 @@ def test_a_model_that_loads_in_its_own_way_is_asked_to(tmp_path: Path) -> None:
     rankwise.load_weights(model, save(tmp_path / "last.pt", nn.DataParallel(saved).state_dict()))
 
     assert torch.equal(model[0].weight, saved[0].weight * 2)
+
+
+@pytest.mark.parametrize("outer", ["module.", "_orig_mod.module.", "net."])
+def test_patterns_that_leave_out_everything_still_load_what_there_is(tmp_path: Path, outer: str) -> None:
+    """As they are, no names agree, and the patterns allow even that; the names without what is around them are the better fit."""
+    trained, model = Net(), Net()
+    state = {"model": {outer + name: tensor for name, tensor in trained.state_dict().items()}, "hyper": {"classes": torch.ones(3)}}
+
+    report = rankwise.load_weights(model, save(tmp_path / "last.pt", state), allow_missing=["*"], allow_unexpected=["*"])
+
+    assert (report.loaded, report.key) == (len(trained.state_dict()), "model")
+    assert torch.equal(model.head.weight, trained.head.weight)
+
+
+def test_patterns_that_leave_out_everything_do_not_make_another_model_fit(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {"other.weight": torch.ones(3), "head.weight": torch.ones(7, 16)})
+
+    found = refused(Net(), path, allow_missing=["*"], allow_unexpected=["*"])
+
+    assert found.code == "RW734"
+    assert "10 of 11 names of the model are missing" in found.summary
+
+
+@pytest.mark.parametrize("pattern", ["aux.*", "module.aux.*"])
+def test_a_pattern_may_name_what_is_unexpected_as_the_checkpoint_does(tmp_path: Path, pattern: str) -> None:
+    """The error shows the checkpoint's own names."""
+    state = {f"module.{name}": tensor for name, tensor in Net().state_dict().items()}
+    path = save(tmp_path / "last.pt", {**state, "module.aux.weight": torch.ones(3)})
+
+    assert rankwise.load_weights(Net(), path, allow_unexpected=[pattern]).ignored == ("aux.weight",)
+
+
+def test_a_pattern_for_what_is_missing_need_not_know_how_the_model_is_wrapped(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {name: tensor for name, tensor in Net().state_dict().items() if not name.startswith("head.")})
+
+    report = rankwise.load_weights(nn.DataParallel(Net()), path, allow_missing=["head.*"])
+
+    assert report.left_alone == ("module.head.weight", "module.head.bias")

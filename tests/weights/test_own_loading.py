@@ -248,3 +248,25 @@ def test_a_second_name_that_a_model_shows_for_what_it_loads_is_fine(tmp_path: Pa
     rankwise.load_weights(model, save(tmp_path / "last.pt", saved.state_dict()))
 
     assert torch.equal(model.weight, saved.weight)
+
+
+def test_patterns_that_leave_out_everything_still_load_what_a_model_renames(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {f"module.{name}": tensor for name, tensor in OLD.items()})
+    model = Renamed()
+
+    rankwise.load_weights(model, path, allow_missing=["*"], allow_unexpected=["*"])
+
+    assert torch.equal(model.new.weight, OLD["old.weight"])
+    other = save(tmp_path / "other.pt", {"other": torch.ones(3)})
+    assert refused(model, other, allow_missing=["*"], allow_unexpected=["*"]).code == "RW734"
+
+
+def test_patterns_do_not_keep_a_model_from_renaming(tmp_path: Path) -> None:
+    """By its names alone the checkpoint fits, since patterns leave out what the model would rename."""
+    model = nn.Sequential(Renamed(), nn.Linear(3, 2))
+    path = save(tmp_path / "last.pt", {**{f"0.{name}": tensor for name, tensor in OLD.items()}, **nn.Linear(3, 2).state_dict(prefix="1.")})
+
+    report = rankwise.load_weights(model, path, allow_missing=["*"], allow_unexpected=["*"])
+
+    assert torch.equal(model[0].new.weight, OLD["old.weight"])
+    assert not report.left_alone and not report.ignored

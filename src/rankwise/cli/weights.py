@@ -74,7 +74,7 @@ def _inspect(options: argparse.Namespace) -> int:
     else:
         print(weights_text(facts, show_all=options.all, width=width(sys.stdout, unknown=140)))
     if facts["would_run"]:
-        raise refusal(Path(options.path), facts["would_run"], has_tensors=bool(facts["weights"]))
+        raise refusal(Path(options.path), facts["format"], facts["would_run"], has_tensors=bool(facts["weights"]))
     return 0
 
 

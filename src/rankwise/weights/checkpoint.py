@@ -28,6 +28,7 @@ _INDEX = ".index.json"
 _IS_INDEX = re.compile(r".*\.index(\.\w+)?\.json", re.DOTALL)  # diffusers puts a variant between: model.safetensors.index.fp16.json
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MAX_RANKS = 4096
+_DCP_SUFFIX = ".distcp"
 _HEAD = 4096  # bytes of a file that say what wrote it
 _IN_TORCHS = {"data.pkl", "archive_format", "models/model.json"}  # one of these is in each archive of torch.save or torch.export
 _FOREIGN = {
@@ -60,6 +61,10 @@ def _read_file(path: Path) -> Content:
     shards = path.resolve().parent / "shards"
     if path.resolve().name == "state.pt" and (shards / METADATA).is_file():
         return read_dcp(shards)  # rankwise.train with sharded=True: state.pt, and last.pt that points to it, hold all but the weights
+    if path.name == METADATA or path.suffix == _DCP_SUFFIX:
+        raise _foreign(
+            path, "one file of torch.distributed.checkpoint, whose weights are in all of them", f"give their folder, {path.parent}"
+        )
     data = open_bytes(path)
     head = bytes(data[:64])
     if not head:
@@ -76,6 +81,8 @@ def _read_file(path: Path) -> Content:
     for magic, (what, next_step) in _FOREIGN.items():
         if head.startswith(magic) or text.startswith(magic):
             raise _foreign(path, what, next_step)
+    if data[257:262] == b"ustar":
+        raise _foreign(path, "a tar archive", f"tar -xf {path.name}, then give the checkpoint that was in it")
     if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         return _read_bare_pickle(path, data)
     if not head.strip(b"\0"):
@@ -112,7 +119,9 @@ def _check_is_torchs(path: Path, names: list[str]) -> None:
         return
     if names and all(name.endswith(".npy") for name in names):
         raise _foreign(path, "an archive of NumPy arrays (.npz)", "numpy.load reads it")
-    raise _foreign(path, f"a zip archive without data.pkl; it has {', '.join(names[:3])[:200]}")
+    inside = next((name for name in names if name.endswith(_SUFFIXES)), None)
+    steps = (f"unzip {path.name} {inside}, then give that",) if inside else ()
+    raise _foreign(path, f"a zip archive without data.pkl; it has {', '.join(names[:3])[:200]}", *steps)
 
 
 def _read_bare_pickle(path: Path, data: Any) -> Content:
@@ -135,6 +144,11 @@ def _read_folder(folder: Path) -> Content:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         raise _foreign(folder, f"a folder that cannot be listed ({error.strerror})") from error
+    if any(name.endswith(_DCP_SUFFIX) for name in names):
+        what = (
+            f"files of torch.distributed.checkpoint without {METADATA}, which it writes last; the save did not end, or the copy left it out"
+        )
+        raise _foreign(folder, what, f"copy {METADATA} too, which `cp folder/*` leaves out", "or use an earlier checkpoint")
     for name in _IN_FOLDER:
         if found := [each for each in (name, name + _INDEX) if (folder / each).is_file()]:
             _check_only(folder, found)
@@ -150,6 +164,9 @@ def _read_folder(folder: Path) -> Content:
     indices = _weights_among(files, [suffix + _INDEX for suffix in _SUFFIXES]) or [name for name in files if _IS_INDEX.fullmatch(name)]
     fitting = indices or _weights_among(files, _SUFFIXES)
     if not fitting:
+        if broken := [name for name in names if name.endswith(_SUFFIXES) and (folder / name).is_symlink()]:
+            what = f"a folder whose {broken[0]} is a link to {os.readlink(folder / broken[0])}, which is not there"
+            raise _foreign(folder, what, "copy what links point to, as `cp -rL` does")  # a snapshot of HuggingFace's cache, without blobs
         raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
     if len(fitting) > 1 and not RANK_FILE.fullmatch(fitting[0]) and (joined := _joined_ranks(folder, fitting)) is not None:
         return joined

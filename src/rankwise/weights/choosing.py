@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankwise.errors import UsageError
-from rankwise.weights.matching import Fit, Rules, Wanted, fit, may_be_missing, nearest_names
+from rankwise.weights.matching import Fit, Rules, Wanted, below, fit, may_be_missing, nearest_names
 from rankwise.weights.parameter_names import as_old_weight_norm, bare
-from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
+from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_training_key
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 
 _MAX_OWN = 16  # state dicts a model is asked about; each is loaded once for it
 _SHOWN = 6  # rows of each kind in a finding
 OwnFit = Callable[[StateDict], Fit | None]  # asks a model that loads in its own way
+# What quantized weights have beside them (float8, GPTQ, AWQ, bitsandbytes), and low-rank adapters: leaving it out leaves other weights.
+_SCALE = re.compile(r"[._](weight_scale(_inv|_2)?|scale_inv|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$")
+_DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"
+_SHARD = re.compile(r"-\d+-of-(?!0*1\.)\d+\.")
+_ADAPTER = re.compile(r"[._]lora_")
 _MAX_PREFIXES = 60  # tried for a hint; a model has few parts that are whole models
+_MAX_PARTS = 3  # offered; of a stack of equal blocks, one of which a checkpoint is
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,16 @@ def choose(
         state, one = min(fits, key=lambda pair: _distance(pair[1]))
         raise _none_fits(path, state, one, slots, rules)
     best, one = trained[0]
+    if any(_SCALE.search(name) for name in one.ignored) and (narrow := _widened(best, one, slots)):
+        summary = f"{narrow} is {best.tensors[one.pairs[narrow]].dtype} in {path}, and its scale would be left out"
+        raise CheckpointError("RW734", summary, why="a name in allow_unexpected is that of a scale", next=(_DEQUANTIZE,))
     return Choice(best, one, tuple(state.label or "the whole file" for state, _ in whole if state is not best))
+
+
+def _widened(state: StateDict, one: Fit, slots: Mapping[str, Wanted]) -> str | None:
+    """The first float8 of the checkpoint that the model has in a wider dtype."""
+    narrow = (ours for ours, theirs in one.pairs.items() if state.tensors[theirs].dtype.startswith("float8"))
+    return next((ours for ours in narrow if not slots[ours].dtype.startswith("float8")), None)
 
 
 def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
@@ -71,7 +87,7 @@ def _fits(candidates: list[StateDict], slots: Mapping[str, Wanted], rules: Rules
         fits.append((state, replace(by_name, ambiguous=(*by_name.ambiguous, *state.doubled))))
     if own_fit is None:
         return fits
-    whole = [state for state, one in fits if one.is_whole]
+    whole = [state for state, one in fits if one.is_full]
     apart = [state for state, _ in fits if not any(state is one or state.is_around(one) or one.is_around(state) for one in whole)]
     found = {id(state): one for state in apart[:_MAX_OWN] if not state.doubled and (one := own_fit(state)) is not None}
     return [(state, found.get(id(state), one)) for state, one in fits]
@@ -100,11 +116,31 @@ def _distance(one: Fit) -> tuple[int, int]:
 
 def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted], rules: Rules) -> CheckpointError:
     """The error for no set of weights that fits: both sides, and the argument to pass where a part of the names would fit."""
+    if rules.prefix and not any(below(name, rules.prefix) for name in state.tensors):
+        raise _no_name_below(path, rules.prefix, state)
     prefixes = _prefixes_that_fit(state, slots, rules) if rules.prefix is None else []
     steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
+    parts = [] if one.pairs else _parts_it_fits(state, slots, rules)[:_MAX_PARTS]
+    steps += tuple(f"load_weights(model.get_submodule({part!r}), …): that part it fits" for part in parts)
     if len(prefixes) > 1:
         return CheckpointError("RW735", f"{path} holds several sets of weights that fit, side by side", next=steps)
     return _mismatch(path, state, one, slots, steps)
+
+
+def _no_name_below(path: Path, prefix: str, state: StateDict) -> CheckpointError:
+    begin = dict.fromkeys(name.partition(".")[0] for name in state.tensors)
+    return CheckpointError("RW735", f"no name in {path} begins with {prefix!r}", why=f"they begin with {', '.join(list(begin)[:_SHOWN])}")
+
+
+def _parts_it_fits(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) -> list[str]:
+    """The outermost parts of the model for which this is a whole set of weights: a backbone below a new head."""
+    counts = Counter(prefix for name in slots for prefix in _outer_parts(name))
+    found: list[str] = []
+    for prefix in [each for each, count in counts.items() if count == len(state.tensors)][:_MAX_PREFIXES]:
+        part = {name.removeprefix(prefix): slot for name, slot in slots.items() if name.startswith(prefix)}
+        if not prefix.startswith(tuple(f"{one}." for one in found)) and fit(part, state.tensors, rules).is_full:
+            found.append(prefix[:-1])
+    return found
 
 
 def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) -> list[str]:
@@ -117,7 +153,7 @@ def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Wanted], rules: Rul
     wanted = {
         slot.identity for name, slot in slots.items() if not (name.endswith("num_batches_tracked") or may_be_missing(name, {}, rules))
     }
-    likely = [prefix for prefix in prefixes if counts[prefix] >= len(wanted)]
+    likely = [prefix for prefix in prefixes if counts[prefix] >= len(wanted) and not any(map(is_training_key, prefix.split(".")))]
     found: list[str] = []
     for prefix in sorted(likely, key=lambda text: text.count("."))[:_MAX_PREFIXES]:
         if not prefix.startswith(tuple(found)) and fit(slots, state.tensors, replace(rules, prefix=prefix)).is_whole:
@@ -152,7 +188,7 @@ def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted
     facts += [f"{len(one.unexpected)} names of the checkpoint are unknown to the model"] if one.unexpected else []
     under = f" under {state.label!r}" if state.key else ""
     summary = f"{path} does not fit the model: {', '.join(facts)}"
-    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=(*steps, *_steps(one)))
+    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=(*steps, *_steps(path, one)))
 
 
 def _rows(one: Fit, state: StateDict, slots: Mapping[str, Wanted], under: str) -> list[str]:
@@ -170,13 +206,19 @@ def _rows(one: Fit, state: StateDict, slots: Mapping[str, Wanted], under: str) -
     return rows + ([f"and {left_out:,} more"] if left_out > 0 else [])
 
 
-def _steps(one: Fit) -> tuple[str, ...]:
+def _steps(path: Path, one: Fit) -> tuple[str, ...]:
     normed = {as_old_weight_norm(name)[-2:] for name in one.unexpected}
     if one.missing and {"_g", "_v"} <= normed:
         return ("its weights are normed: apply torch.nn.utils.parametrizations.weight_norm to the model, load, and remove it again",)
+    if any(_ADAPTER.search(name) for name in one.unexpected):
+        return ("lora_ is an adapter, which changes the weights: load both with peft, merge_and_unload(), save that",)
+    if any(_SCALE.search(name) for name in one.unexpected):
+        return (_DEQUANTIZE,)
+    if one.missing and _SHARD.search(path.name):
+        return (f"it is one of several files: give their folder, {path.parent}",)
     if not one.missing and not one.wrong:
         return ("if those names may be left out: allow_unexpected=('pattern*',)",)
-    if one.missing and not one.unexpected and not one.wrong:
+    if not one.unexpected:
         return ("if those parameters are to keep their initial values: allow_missing=('pattern*',)",)
     return ()
 

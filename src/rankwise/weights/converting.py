@@ -14,7 +14,7 @@ from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
 from rankwise.weights.danger import check_harmless
-from rankwise.weights.parameter_names import WRAPPERS, notes_by_own_names, outer_wrappers, wrappers_in
+from rankwise.weights.parameter_names import WRAPPERS, in_whole_parts, notes_by_own_names, outer_wrappers, wrappers_in
 from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
@@ -55,7 +55,7 @@ def convert_to_safetensors(
         raise UsageError(f"{output} is the checkpoint, or a part of it, and would be replaced", next=("give another name",))
     check_harmless(content, path, tensors_only)
     state = _pick(path, find_state_dicts(content), key)
-    names = plain_names(state, prefix)
+    names = plain_names(state, in_whole_parts(prefix))
     _check_growth(path, state.tensors, sum(file.stat().st_size for file in content.files))
     kept, same = _each_once(names, state.tensors)
     reader = TensorReader()

@@ -79,12 +79,14 @@ def _short(value: Any, depth: int = 2) -> str:
 def check_harmless(content: Content, path: Path, tensors_only: bool) -> None:
     """Raise if the checkpoint asks for more than tensors. Nothing of what it asks for was, or will be, run."""
     if content.would_run and not (tensors_only and content.tree):
-        raise refusal(path, content.would_run, has_tensors=bool(find_state_dicts(content)))
+        raise refusal(path, content.format, content.would_run, has_tensors=bool(find_state_dicts(content)))
 
 
-def refusal(path: Path, would_run: Sequence[str], has_tensors: bool) -> CheckpointError:
+def refusal(path: Path, format: str, would_run: Sequence[str], has_tensors: bool) -> CheckpointError:
     shown = would_run[:_SHOWN]
     more = [f"and {len(would_run) - len(shown):,} more"] if len(would_run) > len(shown) else []
     steps = ("its tensors alone can be read, without building anything: tensors_only=True (--tensors-only)",) if has_tensors else ()
+    if format == "pickle":
+        steps = ("if you trust it: pickle.load reads it, torch.save writes its tensors",)
     why = "\n".join(["it asks for", *shown, *more])
     return CheckpointError("RW731", f"{path} would run code when loaded, and was refused", why=why, next=steps)

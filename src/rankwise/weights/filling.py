@@ -29,6 +29,9 @@ class Target:
         self._named = state_of(model)
         self._written: list[str] = []  # names whose values were replaced and not kept
         self.loads_in_its_own_way = loads_in_its_own_way(model)
+        if sharded := next((name for name, value in self._named.items() if type(value).__name__ == "DTensor"), None):
+            why = "the model is split over ranks already; a rank fills a plain one"
+            raise UsageError(f"{sharded} is a DTensor", why=why, next=("load_weights before fully_shard or parallelize_module",))
         lazy = [name for name, value in self._named.items() if is_lazy(value)]
         if lazy:
             raise UsageError(

@@ -17,7 +17,7 @@ from rankwise.weights.dcp import FORMAT as DCP_FORMAT
 from rankwise.weights.filling import Target
 from rankwise.weights.matching import Rules
 from rankwise.weights.own_loading import OwnLoading
-from rankwise.weights.parameter_names import wrappers_in
+from rankwise.weights.parameter_names import in_whole_parts, wrappers_in
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
 from rankwise.weights.tensors import TensorReader, begin_again_if_replaced
 
@@ -75,7 +75,7 @@ def load_weights(
         states = [replace(state, notes=getattr(model.state_dict(), "_metadata", {})) for state in states]
     if target.has_extra_state:
         states = [state.with_extra_apart() for state in states]
-    rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
+    rules = Rules(in_whole_parts(prefix), _patterns(allow_missing), _patterns(allow_unexpected))
     own_fit = OwnLoading(model, slots, rules, reader).fit if target.loads_in_its_own_way else None
     choice = choose(Path(path), states, slots, rules, key, own_fit)
     converted = target.fill(choice, reader, str(path), rules)

@@ -52,18 +52,23 @@ class Fit:
         return self.faults == 0
 
     @property
+    def is_full(self) -> bool:
+        """Whether no other names could fit better: it is whole, and no pattern had to leave anything out."""
+        return self.is_whole and not self.left_alone and not self.ignored
+
+    @property
     def faults(self) -> int:
         return len(self.missing) + len(self.unexpected) + len(self.wrong) + len(self.ambiguous)
 
 
 def fit(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], rules: Rules) -> Fit:
-    """The best fit of these tensors under any of the names they may have; the first that is whole, else the one with fewest faults."""
+    """The best fit of these tensors under any of the names they may have: the one with fewest faults, and of those with most pairs."""
     fits = []
     for naming in namings(slots, tensors, rules):
         fits.append(pair(slots, tensors, naming, rules))
-        if fits[-1].is_whole:
+        if fits[-1].is_full:
             return fits[-1]
-    return min(fits, key=lambda one: one.faults)
+    return min(fits, key=lambda one: (one.faults, -len(one.pairs)))
 
 
 @dataclass(frozen=True)
@@ -142,10 +147,12 @@ def pair(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], namin
     pairs = {name: named[name] for name in slots if name in named}
     pairs |= _tied_pairs(slots, pairs)
     wrong = {ours: theirs for ours, theirs in pairs.items() if not _agree(slots[ours], tensors[theirs])}
+    if slots and len(wrong) == len(pairs):
+        rules = Rules(rules.prefix)  # they have nothing in common: patterns that leave out all of it do not make that a fit
     left_alone = tuple(name for name in slots if (name not in pairs or name in wrong) and may_be_missing(name, pairs, rules))
     wrong = {ours: theirs for ours, theirs in wrong.items() if ours not in left_alone}
     unexpected = [name for name in named if name not in slots]
-    ignored = tuple(name for name in unexpected if is_allowed(name, rules))
+    ignored = tuple(name for name in unexpected if is_allowed(name, named, rules))
     return Fit(
         pairs={ours: theirs for ours, theirs in pairs.items() if ours not in wrong and ours not in left_alone},
         missing=tuple(name for name in slots if name not in pairs and name not in left_alone),
@@ -158,9 +165,9 @@ def pair(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], namin
     )
 
 
-def is_allowed(name: str, rules: Rules) -> bool:
-    """Whether a name of the checkpoint that the model has not may be passed over."""
-    return name in _BOOKKEEPING or _matches(name, rules.allow_unexpected)
+def is_allowed(name: str, named: Mapping[str, str], rules: Rules) -> bool:
+    """Whether a name that the model has not may be passed over, by that name or by the one it has in the checkpoint."""
+    return name in _BOOKKEEPING or any(_matches(each, rules.allow_unexpected) for each in (name, named.get(name, name)))
 
 
 def may_be_missing(name: str, pairs: Mapping[str, str], rules: Rules) -> bool:
@@ -206,4 +213,5 @@ def _by_bare(names: Mapping[str, object]) -> dict[str, list[str]]:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    """Whether a pattern means this name, as it is or without wrappers."""
+    return any(fnmatch.fnmatchcase(each, pattern) for pattern in patterns for each in (name, bare(name)))

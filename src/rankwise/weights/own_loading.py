@@ -41,14 +41,17 @@ class OwnLoading:
         self._model, self._slots, self._rules, self._reader = model, slots, rules, reader
 
     def fit(self, state: StateDict) -> Fit | None:
-        """The fit under the first names that are taken wholly; None if none are."""
+        """The fit under the names of which most are taken; None if none are taken wholly."""
         if any(record.unreadable for record in state.tensors.values()):
             return None
+        fits: list[Fit] = []
         for naming in namings(self._slots, state.tensors, self._rules):
             found = None if naming.doubled else self._tried(state, naming)
-            if found is not None and found.is_whole:
-                return found
-        return None
+            if found is not None and found.is_whole and found.handed:
+                fits.append(found)
+                if found.is_full:
+                    break
+        return max(fits, key=lambda one: len(one.handed or ()), default=None)
 
     def _tried(self, state: StateDict, naming: Naming) -> Fit | None:
         values = self._reader.read_all(naming.named, state.tensors)
@@ -68,7 +71,7 @@ class OwnLoading:
         by_name = pair(self._slots, state.tensors, naming, self._rules)
         missing = [name for name in missing if not is_extra_state(name)]
         allowed = [name for name in missing if may_be_missing(name, by_name.pairs, self._rules)]
-        ignored = tuple(name for name in unexpected if is_allowed(name, self._rules))
+        ignored = tuple(name for name in unexpected if is_allowed(name, naming.named, self._rules))
         handed = {name: theirs for name, theirs in naming.named.items() if name not in ignored}
         return replace(
             by_name,

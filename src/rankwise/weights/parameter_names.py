@@ -26,6 +26,11 @@ def bare(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
+def in_whole_parts(prefix: str | None) -> str | None:
+    """The prefix up to the end of its last part: `model` is `model.`, and not the beginning of `model_ema.` too."""
+    return prefix and prefix.rstrip(".") + "."
+
+
 def as_old_weight_norm(name: str) -> str:
     """`0.parametrizations.weight.original1` as torch.nn.utils.weight_norm called it: `0.weight_v`. The other way goes torch's own hook."""
     found = _WEIGHT_NORM.fullmatch(name)

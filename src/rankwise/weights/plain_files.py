@@ -24,6 +24,8 @@ def check_path(path: str | os.PathLike[str]) -> Path:
         mode = place.stat().st_mode
     except (OSError, ValueError) as error:  # not there, a loop of links, a NUL in its name
         reason = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, FileNotFoundError) and place.is_symlink():
+            reason = f"it is a link to {os.readlink(place)}, which is not there"
         raise UnreadableInput(f"{place} cannot be read", why=reason, next=_NEXT) from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UnreadableInput(f"{place} is neither a file nor a folder", why="it is a device, a pipe or a socket", next=_NEXT)
