@@ -14,7 +14,7 @@ import pytest
 from tests.ports import free_port
 
 MAKER = Path(__file__).with_name("make_corpus.py")
-PATIENCE_S = 120
+PATIENCE_S = 600
 
 
 @pytest.fixture(scope="session")
