@@ -20,7 +20,7 @@ from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.schedule.state import ModelState, PoolPlan, Seat
 from rankwise.pool.stats import Counters
 
-Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
+Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # pairs of a model and its inputs
 ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.cluster.engine"}
 
 
@@ -36,7 +36,7 @@ class PoolOptions:
     pin: bool = False
     lane_bytes: int | str | None = None
     seed: int | None = None
-    address: str | None = None  # of the cluster, where the engine is one
+    address: str | None = None  # of the cluster, for an engine that runs on one
 
     def check(self, engine: Any) -> None:
         """Raises UsageError for what can be seen to be wrong before anything runs."""
@@ -62,7 +62,7 @@ class PoolOptions:
 
 
 def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
-    """The budget of each device; "cuda" is all GPUs, and one that is not here needs none."""
+    """The budget in bytes of each of these devices. The key "cuda" stands for all GPUs; a GPU that is not here needs no budget."""
     if memory is None:
         return {}
     devices = {"cpu", *devices}  # a worker with a GPU may hold models of the CPU as well
@@ -107,18 +107,18 @@ class Backend(Protocol):
         ...
 
     def load(self, model: ModelState) -> Future[None]:
-        """Done when a worker has the model."""
+        """Load the model; the future is done when a worker has it."""
         ...
 
     def unload(self, model: ModelState) -> None: ...
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
-        """Memory whose content is submitted without a copy, where the engine has such."""
+        """An array that is submitted without a copy, if the engine has memory for such arrays."""
         ...
 
-    # And, where it has it: read_in(loop), after which an asyncio loop reads the answers itself, which saves a switch of threads for
-    # each, until what was returned is called; both in the loop's own thread. can_wait_here() says whether `close` would ever return in this
-    # thread, now; if not, another one calls it.
+    # An engine may have two more methods. read_in(loop) makes an asyncio loop read the answers itself, which saves a switch of threads for
+    # each, until the function that it returns is called; both calls are made in the loop's own thread. can_wait_here() says whether `close`
+    # would ever return if this thread called it now; if not, another thread calls it.
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -129,7 +129,7 @@ class Backend(Protocol):
         ...
 
     def forget_after_fork(self) -> None:
-        """In a forked child, where nothing of the parent's engine may be used or closed."""
+        """Called in a forked child, which must neither use nor close what belongs to the parent's engine."""
         ...
 
 
@@ -140,11 +140,11 @@ class Growing(Protocol):
     def add(self, name: str, model: Model) -> None: ...
 
     def remove(self, name: str) -> None:
-        """It takes no more tasks, and finishes the tasks it has."""
+        """The model takes no more tasks, and finishes the tasks it has."""
         ...
 
     def reload(self, name: str, model: Model) -> Future[None]:
-        """Done when the new one has taken the old one's place; where it cannot be had, the old one stays."""
+        """The future is done when the new model has taken the old one's place. If the new one cannot be built, the old one stays."""
         ...
 
 
@@ -213,8 +213,8 @@ def this_machine() -> Machine:
 
 
 def plan_workers(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | None, pin: bool) -> PoolPlan:
-    """Workers with their share of the cores. One per core at most for models on the CPU; two per GPU, so that one computes while
-    the other prepares, each with few threads: more of them spin beside the work of moving numbers, and take the caller's time."""
+    """Workers with their share of the cores. One per core at most for models on the CPU. Two per GPU, so that one computes while the
+    other prepares; each with few threads, because more threads would only spin while data is moved, and take the caller's cores."""
     devices = [f"cuda:{gpu}" for gpu in machine.gpus] if wants_gpu and machine.gpus else ["cpu"]
     if workers == "auto":
         count = 2 * len(devices) if devices != ["cpu"] else machine.cores
@@ -231,7 +231,7 @@ def plan_workers(machine: Machine, workers: int | str, wants_gpu: bool, threads:
 
 
 def cores_of_workers(count: int, share: int, nodes: list[list[int]]) -> list[tuple[int, ...]]:
-    """`share` cores for each worker, all on one NUMA node as long as one has that many left: memory of another is further away."""
+    """`share` cores for each worker, all on one NUMA node as long as a node has that many left: memory of other nodes is further away."""
     free: list[list[int]] = []
     taken = []
     for _ in range(count):
@@ -247,7 +247,7 @@ def cores_of_workers(count: int, share: int, nodes: list[list[int]]) -> list[tup
 
 
 def numa_nodes(allowed: set[int], folder: Path = _NODES) -> list[list[int]]:
-    """The cores that may be used, node by node; all of them as one where the kernel does not say."""
+    """The cores that may be used, node by node; as one node where the kernel does not say."""
     nodes: list[list[int]] = []
     for path in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         try:

@@ -14,19 +14,19 @@ from rankwise.sizes import bytes_text
 
 
 class PoolError(RankwiseError):
-    """Base of what a pool raises on purpose."""
+    """Base class of the errors that a pool raises on purpose."""
 
 
 class PoolFull(PoolError):
-    """No room for one more task: try later, or somewhere else."""
+    """The pool has no room for one more task: try later, or somewhere else."""
 
 
 class PoolClosed(PoolError):
-    """The pool is closed, or was before the task could run."""
+    """The pool is closed, or was closed before the task could run."""
 
 
 class DeadlineExceeded(PoolError, TimeoutError):
-    """The task's deadline passed before its result was there."""
+    """The task's deadline passed before its result had arrived."""
 
 
 class Quarantined(PoolError):
@@ -42,7 +42,7 @@ class ModelUnavailable(PoolError):
 
 
 class ModelError(RankwiseError):
-    """An exception of the model that cannot travel between processes, or an output; its text and traceback are in the message."""
+    """The model raised an exception, or returned an output, that cannot be sent between processes; the message says what it was."""
 
 
 class Unsendable(TypeError):
@@ -84,7 +84,7 @@ def quarantined(model: str, described: str, deaths: int, death: Death) -> Quaran
 
 
 def killed_actors(model: str, described: str, deaths: int, why: str) -> Quarantined:
-    """The actor itself died, with nothing else to do, and nobody saw how: Ray does not tell."""
+    """The input ran alone in actors that died. Ray does not say how an actor died, so the finding is never certain."""
     summary = f"an input of model {model!r} ran alone in {deaths} Ray actors that died, and is not tried again: {described}"
     return Quarantined(_found("RW804", summary, f"the last of them: {why}", certain=False))
 
@@ -96,7 +96,7 @@ def task_hung(model: str, described: str, limit_s: float, death: Death) -> TaskH
 
 
 def build_failed(model: str, text: str, attempts: int, cause: BaseException) -> ModelUnavailable:
-    """`text` is the worker's traceback. Where the build ended in a finding (weights that do not fit), that is what there is to say."""
+    """`text` is the worker's traceback. A build that failed with a finding (weights that do not fit) is reported with that finding."""
     failed = f"model {model!r} could not be built{_times(attempts)}"
     if isinstance(cause, RankwiseError) and not isinstance(cause, ModelError):
         finding = cause.finding
@@ -145,7 +145,7 @@ def not_batched(model: str, reason: str) -> Finding:
 
 
 def lane_full(what: str, nbytes: int, limit: int, used: int, waiting: int) -> PoolFull:
-    """`waiting`: what inputs of tasks that are not over hold of what is used; the rest is the caller's."""
+    """`waiting` is the part of `used` that inputs of open tasks hold; the caller holds the rest."""
     held = max(0, used - waiting)
     summary = f"the lane has no {bytes_text(nbytes)} in one piece for {what}: {bytes_text(used)} of its {bytes_text(limit)} are in use"
     why = (
@@ -160,7 +160,7 @@ def lane_full(what: str, nbytes: int, limit: int, used: int, waiting: int) -> Po
     return PoolFull(_found("RW801", summary, why, instead=steps))
 
 
-# Read before anything can go wrong: where there are no file descriptors left, a page could not be opened.
+# Read at import: once the file descriptors have run out, a page could no longer be opened.
 _CAUSES = {code: load_cause(code) for code in [f"RW{number}" for number in range(801, 812)]}
 
 
@@ -176,7 +176,7 @@ def _times(attempts: int) -> str:
 MAX_PROVEN_DEATHS = 2  # the input is known to be the cause
 MAX_SIGNAL_DEATHS = 3  # by a signal that any process may have sent
 MAX_KILLS = 6  # by SIGKILL, without a sign that memory ran out
-MAX_BUILDS = 3  # failures of a build that might be passing: the worker died in it, or memory ran out
+MAX_BUILDS = 3  # failures of a build that another attempt may get past: the worker died in it, or memory ran out
 _BACK_OFF_S = (0.0, 0.5, 2.0)
 
 
@@ -186,11 +186,11 @@ class Death:
 
     exit_code: int | None
     out_of_memory: bool = False
-    is_guess: bool = False  # memory ran out somewhere on the machine, perhaps not for this one
+    is_guess: bool = False  # memory ran out somewhere on the machine, perhaps not because of this worker
     hung_s: float | None = None  # we ended it, because a task took too long
     stopped: bool = False  # we ended it, because it had been stopped
-    own_doing: bool = False  # the model's code sent the signal itself, while it ran what it was given last
-    is_gpu_unusable: bool = False  # it left, because nothing more could run on its GPU
+    own_doing: bool = False  # the model's code sent the signal itself, during its latest task
+    is_gpu_unusable: bool = False  # it left because nothing more could run on its GPU
     stack: str = ""
 
     @property
@@ -212,15 +212,15 @@ class Death:
 
     @property
     def is_proven(self) -> bool:
-        """The model's own code did this: no other process can make a worker exit. Running out of memory counts as well, though
-        in rare cases another process ran out."""
+        """Whether the model's own code ended the worker. An exit code proves that, because no other process can make a worker exit. Lack
+        of memory counts as proof too, though in rare cases another process used up the memory."""
         left = self.exit_code is not None and self.exit_code >= 0 and not self.stopped
         return left or self.own_doing or self.out_of_memory
 
     @property
     def is_kill(self) -> bool:
         """Whether the worker died by SIGKILL, which any process may send, or in an unknown way, which proves as little."""
-        return self.exit_code in (None, -signal.SIGKILL) and not self.stopped  # then the signal was ours
+        return self.exit_code in (None, -signal.SIGKILL) and not self.stopped  # the pool itself kills a stopped worker
 
 
 def is_quarantined(proven_deaths: int, deaths: int, death: Death, others: int = 0) -> bool:
@@ -234,7 +234,7 @@ def is_quarantined(proven_deaths: int, deaths: int, death: Death, others: int = 
 
 
 def is_hopeless(build_failures: int, death: Death, others: int = 0) -> bool:
-    """Whether a model whose builds ended so many workers is not built again. What another process may have done counts less, as above."""
+    """Whether to give up a model after so many workers died building it. Deaths that another process may have caused count less."""
     may_be_bad_luck = not death.is_proven and (death.is_kill or death.stopped or others >= MAX_PROVEN_DEATHS)
     return death.hung_s is not None or build_failures >= (MAX_KILLS if may_be_bad_luck else MAX_BUILDS)
 
@@ -264,8 +264,8 @@ class OomWatch:
             self._noted = now, self._count_of_machine()
 
     def look(self, now: float) -> str:
-        """A worker was killed. "certain" where a process of our own control group was ended for want of memory; "perhaps" where it was
-        one of the machine; "" where none was, or another worker was found to be it."""
+        """Say why a worker was killed: "certain" if the kernel ended a process of our control group because memory ran out, "perhaps" if
+        it ended one elsewhere on the machine, "" if it ended none or that kill was already counted for another worker."""
         self.note(now)
         ours, machines = self._count_of_group(), self._count_of_machine()
         if ours is not None and ours > self._ours:

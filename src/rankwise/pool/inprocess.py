@@ -34,7 +34,7 @@ from rankwise.pool.workers.runner import Runner
 
 
 class NotSent(Exception):
-    """An input that no worker would be given either; why is its cause."""
+    """The input could not be sent to a worker either; the cause says why."""
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> InProcess:
@@ -155,7 +155,7 @@ class InProcess:
         return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0, "lanes": lanes}
 
     def has_open_tasks(self) -> bool:
-        """None that anybody could wait for: each is over when `submit` returns."""
+        """Always False: each task is over when `submit` returns, so there is never one to wait for."""
         return False
 
     def close(self, cancel: bool, timeout: float | None) -> None:
@@ -171,11 +171,11 @@ class InProcess:
         return failed(deadline_exceeded(model, deadline_s, was_running))
 
     def _run(self, model: BuiltModel, inputs: tuple[Any, ...]) -> Any:
-        is_entered = torch.is_inference_mode_enabled()  # by the caller: to enter it once more takes as long as a small layer
+        is_entered = torch.is_inference_mode_enabled()  # by the caller; entering it once more would take as long as a small layer
         with nullcontext() if is_entered else torch.inference_mode():
             output = self._output(model, inputs)
         if isinstance(output, torch.Tensor):
-            return output.clone()  # nobody else's, and outside of inference mode: it may be changed and trained with
+            return output.clone()  # a copy made outside of inference mode, so the caller may change it and train with it
         as_tensors = wants_tensors(inputs)
 
         def get(place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
@@ -185,7 +185,7 @@ class InProcess:
         return unpack(output, get)
 
     def _output(self, model: BuiltModel, inputs: tuple[Any, ...]) -> Node | torch.Tensor:
-        """What the model gave, as a node; where one tensor gives one tensor, which is the usual case, by the shortest way."""
+        """The model's output as a node. In the usual case, one plain tensor in and one out, the output stays a tensor, which is quicker."""
         if len(inputs) == 1 and model.is_plain and _is_plain(inputs[0]):
             output = model.run(inputs[0].clone())
             return output if _is_plain(output) else pack(output, copy_place)
@@ -216,7 +216,7 @@ def _done(result: Any) -> Future[Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """A tensor of which a clone is the same as a copy by way of its bytes."""
+    """Whether a clone of the value equals a copy made by way of its bytes: a plain, contiguous tensor on the CPU."""
     if type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_cpu or value.is_nested or value.is_quantized:
         return False
     return value.is_contiguous() and not (value.requires_grad or value.is_conj() or value.is_neg())

@@ -27,8 +27,8 @@ from rankwise.pool.transport.sender import FastPath, Sender, placed
 from rankwise.pool.workers.supervisor import Lifecycle, Supervisor
 
 log = logging.getLogger("rankwise.pool")
-_LANE_SHARE = 4  # lanes may take this part of the memory
-_STEP_S = 3.0  # no step of another thread takes so long
+_LANE_SHARE = 4  # lanes may take one part in so many of the memory
+_STEP_S = 3.0  # no other thread holds a lock for so long
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> Processes:
@@ -52,8 +52,8 @@ def staffed(
 
 
 class Processes:
-    """A `Backend` of worker processes. Stands between the callers' threads and the workers: queues tasks, has what the scheduler decides
-    sent, and what workers say taken in."""
+    """A `Backend` of worker processes, between the callers' threads and the workers. It queues tasks, sends what the scheduler decides,
+    and takes in what the workers answer."""
 
     def __init__(self, models: dict[str, ModelState], specs: dict[int, bytes], settings: Settings, gpus: tuple[str, ...]) -> None:
         self._gpus, self._changing, self._numbers = gpus, threading.Lock(), itertools.count(len(models))
@@ -64,7 +64,7 @@ class Processes:
         self.has_open_tasks, self.stats = state.has_open_tasks, state.snapshot
         self.encoder = InputEncoder(state.arena, state.input_bytes)
         self.no_room = self.encoder.no_room
-        places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may refuse, so it comes before anything is opened
+        places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may raise, so it comes before anything is opened
         self._listener = Listener(self)
         self.help, self.read_in = self._listener.help, self._listener.read_in
         self._sender = Sender(state, places, self._listener.expect)
@@ -122,7 +122,7 @@ class Processes:
             future.priority = priority
         if deadline_s is not None:
             future.deadline = now + deadline_s
-        if seed is not None:  # its numbers are its own, so it shares no batch
+        if seed is not None:  # its random numbers are its own, so it shares no batch
             future.seed = seed
         elif model.max_batch > 1:
             future.rows, future.key = rows, (future.to_tensor, key)
@@ -140,7 +140,7 @@ class Processes:
         return chunk
 
     def load(self, model: ModelState) -> Future[None]:
-        """The future is settled when the model is loaded, or cannot be. One that could not be built before is tried again."""
+        """The future is settled when the model is loaded or cannot be loaded. A model that could not be built before is tried again."""
         future: Future[None] = Future()
         with self._lock:
             if self.state.is_closing:
@@ -160,7 +160,7 @@ class Processes:
             self._act(self._scheduler.leaving_drops(), monotonic())
 
     def add(self, name: str, model: Model) -> None:
-        """A worker loads it when it is asked for."""
+        """A worker loads the model when the first task asks for it."""
         with self._changing:
             self.models[name] = self._added(name, model, is_current=True)
 
@@ -169,7 +169,7 @@ class Processes:
             self._remove(self.models.pop(name), None)
 
     def reload(self, name: str, model: Model) -> Future[None]:
-        """The new one is built beside the old one, which goes on answering until it is there."""
+        """The new model is built beside the old one, which goes on answering until the new one is loaded."""
         with self._changing:
             state = self._added(name, model, is_current=False)
         loaded, done = self.load(state), Future[None]()
@@ -191,15 +191,15 @@ class Processes:
         return done
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
-        """Lane memory, which every worker reads in place."""
+        """An array in lane memory, which every worker reads in place."""
         array = self.arena.lend(shape, dtype, as_tensor)
         if array is None:
             raise self.no_room("pool.empty", math.prod(shape) * NUMPY[dtype].itemsize)
         return array
 
     def can_wait_here(self) -> bool:
-        """Not in a callback, whose thread reads what everybody waits for; nor where a signal's handler, or the garbage collector, came
-        while this thread was in the middle of a step and holds a lock."""
+        """Whether `close` may wait in this thread. A callback may not: its thread reads the answers that `close` would wait for. A signal
+        handler or a finalizer may not, if it interrupted this thread in the middle of a step that holds a lock."""
         return not self._listener.is_this_thread() and _comes_free(self._lock) and _comes_free(self.arena.lock)
 
     def close(self, cancel: bool, timeout: float | None) -> None:
@@ -210,8 +210,8 @@ class Processes:
         self._listener.join()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: let go of what belongs to the parent, so that others see the parent's end. Another thread may have held the
-        locks, and is not there any more."""
+        """In a forked child: close what belongs to the parent, so that the workers notice the parent's end. The locks are made anew,
+        because a thread that held one at the fork does not exist in the child."""
         self.state.forget_after_fork()
         self.help = self._help_after_fork
         self._listener.close_after_fork()
@@ -221,10 +221,10 @@ class Processes:
         raise self.state.closed()
 
     def run_uncut(self, task: Task) -> None:
-        """Run a request once more in one piece, because its parts have no rows that could be joined; its model is not batched any more."""
+        """Run a request once more in one piece, because the results of its parts cannot be joined; its model is not batched any more."""
         state = self.state
         with self._lock:
-            if task.is_over or task.alone:  # another part has said so already
+            if task.is_over or task.alone:  # another part has asked for this already
                 return
             state.end_parts(task)
             self._answers.stop_batching(task.model, "what it returns for parts of a request does not make one output")
@@ -302,7 +302,7 @@ class Processes:
             elif message[0] == "segment":
                 worker.handle.add_segment(message[1])
             elif message[0] == "unbatchable":
-                if (model := self._scheduler.models.get(message[1])) is not None:  # removed, and what it had to do recalled, meanwhile
+                if (model := self._scheduler.models.get(message[1])) is not None:  # None: it was removed meanwhile
                     self._answers.stop_batching(model, message[2])
             elif message[0] == "gpu_unusable":
                 self._answers.gpu_unusable(worker, message, now)
@@ -313,7 +313,7 @@ class Processes:
             elif message[0] == "ready":
                 self.lifecycle.ready(worker, message[1])
             if worker.handle.lacks_segment and message is not None and message[0] in ("one", "done"):
-                worker.is_ready = False  # it would go on putting results where nobody here can read them
+                worker.is_ready = False  # it would go on putting results into memory that this process cannot read
                 worker.handle.kill()
             self._plan_waiting(now)
         self.state.settle()
@@ -375,7 +375,7 @@ class Processes:
             self.state.all_done.notify_all()
 
     def _let_leave(self, now: float) -> None:
-        """Models that are to leave do so, as far as they have nothing to do; removed ones are forgotten then."""
+        """Drop the models that are to leave and have nothing left to do; forget those of them that were removed."""
         self._act(self._scheduler.leaving_drops(), now)
         for model in self.state.forget_departed():
             del self._sender.specs[model.number]
@@ -389,12 +389,12 @@ def _comes_free(lock: threading.Lock) -> bool:
 
 
 def _spec(model: Model, state: ModelState, seed: int) -> bytes:
-    """A worker sees only its own GPU, whichever that is."""
+    """The device in it has no number, because a worker sees only its own GPU."""
     return model.spec(state.name, state.device.split(":")[0], derived(seed, "model", state.name))
 
 
 def _check_seats(states: dict[str, ModelState], plan: PoolPlan) -> None:
-    """Whether workers can hold these models; no more replicas than such workers, or `load` would wait for the others for ever."""
+    """Raise if no worker can hold a model. Lower `replicas` to the number of workers that can, or `load` would never be done."""
     for name, state in states.items():
         seats = sum(state.may_run_on(seat.device) for seat in plan.seats)
         if state.replicas is not None and 0 < seats < state.replicas:

@@ -17,11 +17,11 @@ from typing import Any
 
 from rankwise.errors import UsageError
 
-# Upper edges in seconds, from 50 µs to a minute: what Prometheus is shown.
+# Upper edges of the buckets that Prometheus is shown, in seconds: from 50 µs to 100 s.
 EDGES: tuple[float, ...] = (*[base * 10**power for power in range(-5, 2) for base in (1.0, 2.0, 5.0)][2:], 100.0)
-# Between each two as many more as make percentiles right to some percent, from a microsecond on.
+# 40 finer buckets between each two of them, from a microsecond on, so that percentiles are right to a few percent.
 _FINE: list[float] = [*[low * (high / low) ** (i / 40) for low, high in pairwise((1e-6, *EDGES)) for i in range(40)], EDGES[-1]]
-_MOST_WAITING = 1000  # numbers that are only kept, before they are sorted in: that takes longer than a quick task
+_MOST_WAITING = 1000  # numbers kept before they are sorted into buckets, which takes longer than a quick task
 
 
 class Histogram:
@@ -41,7 +41,7 @@ class Histogram:
             self._max_s = seconds
 
     def quantile(self, q: float) -> float | None:
-        """Where the q-th part of all lies, as if those in a bucket were spread evenly over it."""
+        """The number of seconds below which the part `q` of all values lies, as if the values in a bucket were spread evenly over it."""
         if not self.total:
             return None
         left = q * self.total
@@ -52,7 +52,7 @@ class Histogram:
         return self._max_s
 
     def up_to_edges(self) -> list[int]:
-        """How many took no longer than each of the edges, and how many there are."""
+        """For each edge, how many values are not above it; at the end, how many values there are."""
         sums = list(accumulate(self._counts))
         return [*[sums[_FINE.index(edge)] for edge in EDGES], self.total]
 
@@ -73,8 +73,8 @@ class ModelCounters:
     rows: int = 0
     busy_s: float = 0.0
     latency: Histogram = field(default_factory=Histogram)
-    batches: dict[int, tuple[int, int]] = field(default_factory=dict)  # by rows: how often so many ran together and worked, nanoseconds
-    # Not sorted in yet: latency, how many requests had it, and the nanoseconds of a task that ran by itself and is not counted either.
+    batches: dict[int, tuple[int, int]] = field(default_factory=dict)  # by rows: batches of that size that worked, and their nanoseconds
+    # Not sorted in yet: a latency, how many requests had it, and the nanoseconds of a task that ran alone and is not counted elsewhere.
     waiting: list[tuple[float, int, int | None]] = field(default_factory=list)
 
     def ran(self, tasks: int, rows: int, seconds: float, ok: bool = True) -> None:
@@ -147,7 +147,7 @@ class Counters:
         return self.models[name]
 
     def add(self, name: str) -> ModelCounters:
-        """A name that is taken belongs to a model that is about to be forgotten."""
+        """Count for one more model. A name that is still taken belongs to a model that is about to be forgotten."""
         if name in self.models:
             raise UsageError(f"a model {name!r} is still leaving the pool", next=("use another name, or wait",))
         self.models[name] = counted = ModelCounters()
@@ -182,7 +182,7 @@ _collectors: weakref.WeakKeyDictionary[Any, PoolCollector] = weakref.WeakKeyDict
 
 
 def register(pool: Any, counters: Counters, registry: Any, name: str) -> None:
-    """All pools of a registry are shown by one collector, because a registry takes each name only once."""
+    """Show a pool's numbers. One collector shows all pools of a registry, because a registry takes each name only once."""
     if registry is None:
         from prometheus_client import REGISTRY as registry
     is_new = registry not in _collectors
@@ -193,7 +193,7 @@ def register(pool: Any, counters: Counters, registry: Any, name: str) -> None:
 
 
 class PoolCollector:
-    """For prometheus_client's registry. Pools that are gone are shown no more."""
+    """For prometheus_client's registry. It no longer shows pools that have been collected as garbage."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -236,7 +236,7 @@ _TIMEOUT_S = 2.0
 
 
 def open_window(number: int) -> socket.socket | None:
-    """A listening socket in the abstract namespace; None where there is none, which only costs the live table."""
+    """A listening socket in the abstract namespace; None if it cannot be opened, which only hides the pool from `rankwise top`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(f"\0{_PREFIX}{os.getpid()}-{number}")
@@ -265,7 +265,7 @@ def answer(listener: socket.socket, stats: dict[str, Any]) -> None:
 
 
 def pools() -> list[tuple[int, str]]:
-    """(process, name) of every pool on this machine that has a window."""
+    """(process id, name of the socket) of every pool on this machine that `rankwise top` can ask."""
     try:
         lines = Path("/proc/net/unix").read_text().splitlines()
     except OSError:
@@ -275,7 +275,7 @@ def pools() -> list[tuple[int, str]]:
 
 
 def look(name: str) -> dict[str, Any] | None:
-    """The numbers of a pool; None where it is gone, or another user's."""
+    """The numbers of a pool; None if the pool is gone or belongs to another user."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
         visitor.settimeout(_TIMEOUT_S)
         try:

@@ -76,10 +76,10 @@ class Ensemble:
             else:
                 whole.set_result(combined)
             finally:
-                parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
+                parts.clear()  # the futures and this function refer to each other: all outputs would wait for the garbage collector
 
         def cancel_parts(whole: Future[Any]) -> None:
-            """The result of one that runs already is thrown away."""
+            """Cancel the models' tasks. A task that runs already goes on, and its result is thrown away."""
             for part in list(parts) if whole.cancelled() else ():
                 part.cancel()
 
@@ -101,8 +101,8 @@ class Ensemble:
 
 
 class CallQueue:
-    """Runs the user's function in a thread of its own, one call after the other: it may take its time and use the pool, while the
-    thread that looks after all workers goes on. The thread is there only while there is something to do."""
+    """Runs the user's function in a thread of its own, one call after the other. It may take its time and use the pool, while the thread
+    that reads the workers' answers goes on. The thread exists only while there is something to do."""
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], None]] = deque()  # the first is running
@@ -122,7 +122,7 @@ class CallQueue:
         while True:
             try:
                 self._calls[0]()
-            except BaseException:  # sys.exit in a callback, say: others wait for their turn
+            except BaseException:  # sys.exit in a callback, say: the other calls still have to run
                 log.exception("a callback tried to end the thread that it ran in")
             with self._lock:
                 self._calls.popleft()
@@ -152,7 +152,7 @@ class Split:
 
 
 def checked_weights(where: str, weights: Mapping[str, Any], step: str) -> dict[str, float]:
-    """Raises UsageError, with `where` in front and `step` as what to do."""
+    """The weights as floats. Raises UsageError, whose text begins with `where` and whose next step is `step`."""
     for name, weight in weights.items():
         check_number(f"{where}the weight of {name!r}", weight, least=0)
     if not sum(weights.values()) > 0:
@@ -168,7 +168,7 @@ def by_weight(weights: Mapping[str, float], key: Key | None) -> str:
         data = key if isinstance(key, bytes) else str(key).encode()
         point = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
     sums = np.cumsum(list(weights.values()))
-    last = [name for name, weight in weights.items() if weight][-1]  # where rounding takes the point to the very end
+    last = [name for name, weight in weights.items() if weight][-1]  # for a point that rounding has moved to the very end
     return next((name for name, upto in zip(weights, sums) if point * sums[-1] < upto), last)
 
 
@@ -209,7 +209,7 @@ _OWN_COMBINE = ("give combine= a function of the list of outputs",)
 
 
 def _each(outputs: list[Any], merge: Merge) -> Any:
-    """Containers of the same kind, merged item by item."""
+    """Merge containers of the same kind item by item."""
     first = outputs[0]
     _check_same(outputs, lambda output: type(output) is type(first) and len(output) == len(first))
     if isinstance(first, dict):
@@ -225,8 +225,8 @@ def _each(outputs: list[Any], merge: Merge) -> Any:
 
 
 def mean(outputs: list[Any]) -> Any:
-    """Of tensors, arrays and numbers; what is neither (None, a name) has to be the same in all. Floating point keeps its type, whatever it
-    is computed in; integers and booleans become floating point."""
+    """The mean of tensors, arrays and numbers; other values (None, a name) have to be the same in all outputs. Floating point keeps its
+    type, though the mean is computed in double precision; integers and booleans become floating point."""
     if items_of(outputs[0]) is not None:
         return _each(outputs, mean)
     torch, first = torch_module(), outputs[0]
@@ -248,14 +248,14 @@ def mean(outputs: list[Any]) -> Any:
 
 
 def vote(outputs: list[Any]) -> Any:
-    """The class most models are for: of labels (integers, booleans, words), or of scores, whose largest counts. Where it is a draw, the
-    lowest label."""
+    """The class that most models choose. Outputs are labels (integers, booleans, words), or scores, of which the largest chooses. In a
+    draw the lowest label wins."""
     if items_of(outputs[0]) is not None:
         return _each(outputs, vote)
     _check_shapes(outputs)
     labels = np.sort(np.stack([_labels(output) for output in outputs]), axis=0)
     votes = np.stack([(labels == own).sum(0) for own in labels])
-    winners = np.take_along_axis(labels, votes.argmax(0)[None], 0)[0]  # the first of equals, and they are sorted
+    winners = np.take_along_axis(labels, votes.argmax(0)[None], 0)[0]  # argmax takes the first of equals, and the labels are sorted
     torch = torch_module()
     if torch is not None and isinstance(outputs[0], torch.Tensor):
         return torch.from_numpy(np.asarray(winners))

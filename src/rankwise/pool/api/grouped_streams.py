@@ -2,7 +2,7 @@
 
 A future for each of them would cost more than a small model does. So requests are grouped here, before they are tasks. Rows that may
 share a batch become a bunch: one request, whose result is cut up again. Other requests become a chunk, whose requests run one by one.
-Where a bunch fails, each of its requests runs by itself; a chunk looks after its own.
+If a bunch fails, each of its requests runs by itself; a chunk handles its own failures.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, PoolPlan, seed_of
 from rankwise.pool.schedule.tasks import Chunk, TaskOwner
 
-_MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
+_MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, if the caller did not say
 _FIRST, _LARGEST = 8, 256  # requests of a bunch or chunk: few at first, so that the workers have something to do soon
-_UNSENT = 2560  # requests of all chunks that are being filled: where many models take turns, no worker waits for them all
+_UNSENT = 2560  # requests in all unsent chunks together: where many models take turns, no worker should wait for them
 _BUNCH_BYTES = 8 << 20
-# The seconds that the requests of a chunk take at most, and the bytes of their results, as far as is known. On a busy machine it takes some
-# hundredths of a second until this process gets a core again: until then the workers have enough.
+# The most seconds of work in a chunk, and the most bytes of its results, as far as they are known. On a busy machine this process may wait
+# some hundredths of a second for a core, and the workers need enough work until then.
 _CHUNK_S, _CHUNK_BYTES = 0.05, 40_000
-_CHUNK_LANE_BYTES = 1 << 20  # of larger arrays that travel side by side
+_CHUNK_LANE_BYTES = 1 << 20  # of larger arrays, which lie side by side on the lane
 
 
 class Bunch:
@@ -48,7 +48,7 @@ class Bunch:
         self._has_failed = False
 
     def encoded(self, start: int = 0, stop: int | None = None) -> EncodedInputs:
-        """All of it, or some of its requests, as one."""
+        """The whole bunch, or some of its requests, as one request."""
         _, tag, dtype, row = self.kind
         first, last = self.edges[start], self.edges[self.count if stop is None else stop]
         place, size, slots = self.rows.lent(first, last)
@@ -60,10 +60,10 @@ class Bunch:
 
     def wait(self) -> None:
         assert self.future is not None
-        error = self.future.exception()  # what it raises is of a signal's handler
+        error = self.future.exception()  # returns the task's error; what it raises comes from a signal handler
         if isinstance(error, PoolClosed):
             raise error
-        self._has_failed = error is not None  # because of one of them, perhaps
+        self._has_failed = error is not None  # perhaps because of one request only
         if error is None:
             self._cut(self.future.result())
         self.is_here = True
@@ -79,13 +79,13 @@ class Bunch:
 
     @property
     def is_spoilt(self) -> bool:
-        """Each of its requests has to run by itself; also where its model has turned out to know no rows since."""
+        """Whether each of its requests has to run by itself: the bunch failed, or its model has stopped being batched since."""
         return self._has_failed or self.model.unbatched is not None
 
     def value(self, i: int) -> Any:
         return self._arrays[i] if self._arrays is not None else cut_value(self._value, self.edges[i], self.edges[i + 1])
 
-    # ---- as a future, for the line of those that wait
+    # ---- what a stream asks of each entry in its line, as of a future
 
     def done(self) -> bool:
         return self.future is not None and self.future.done()
@@ -102,10 +102,10 @@ _GROUPS = (Bunch, Chunk)
 
 
 class Filling(NamedTuple):
-    """The group that the last request of a model went into, while it takes more."""
+    """The unsent group that took a model's latest request, and what the next request has to be like to join it the quick way."""
 
     group: Bunch | Chunk
-    dtype: np.dtype[Any] | None  # of its arrays, where it is made of numpy's
+    dtype: np.dtype[Any] | None  # of its arrays, if they are numpy's
     shape: tuple[int, ...]  # of each array
     size: int  # of each: rows in a bunch, bytes in a chunk
     most: int  # requests
@@ -123,7 +123,7 @@ class StreamPool(TaskOwner, Protocol):
 
 
 class GroupedStream(Stream):
-    """A stream of models and their inputs; without a window of the caller's, as many groups are under way as keep the workers busy."""
+    """A stream of models and their inputs. If the caller gives no window, as many groups are under way as keep the workers busy."""
 
     def __init__(self, pool: StreamPool, options: StreamOptions) -> None:
         submit = partial(pool.submit_encoded, priority=options.priority) if options.priority else pool.submit_encoded
@@ -132,8 +132,8 @@ class GroupedStream(Stream):
         self._deadline_s, self._priority = options.deadline_s, options.priority
         self._most_futures = options.window or _MOST_FUTURES
         self._groups: dict[Any, Any] = {}  # bunches and chunks that are not sent yet, by what their requests have in common
-        self._filling: dict[int, Filling] = {}  # by the model, until it is sent, or any chunk
-        self._tried: set[int] = set()  # models that a chunk was sent of: no more before it is known how large results are
+        self._filling: dict[int, Filling] = {}  # by model; forgotten when the group, or any chunk, is sent
+        self._tried: set[int] = set()  # models of which a chunk was sent: the next one waits until the size of results is known
         self._limit = _FIRST
         self._seed, self._taken, self._length = options.seed, 0, options.length
 
@@ -157,9 +157,9 @@ class GroupedStream(Stream):
             try:
                 if self._is_bunched(model, inputs) if model.max_batch > 1 else self._is_chunked(model, inputs):
                     return
-            except RankwiseError:  # it is met again when the request is sent by itself, and becomes its result
+            except RankwiseError:  # raised again when the request is sent by itself, and then it is the request's result
                 pass
-            except Exception as error:  # of the request, or of a signal's handler: nobody else would see that one
+            except Exception as error:  # the request raised it; or a signal handler did, if the request is in line already
                 if len(self._waiting) > known:
                     raise
                 self._num_futures += 1
@@ -185,7 +185,7 @@ class GroupedStream(Stream):
         return self._submit(model, self._encode(model.name, inputs), self._deadline_s, is_lazy=is_lazy, seed=seed)
 
     def _is_bunched(self, model: ModelState, inputs: Sequence[Any]) -> bool:
-        """Rows are copied to where their batch will be, each to its place."""
+        """Add the request to a bunch: its rows are copied to their place in the batch. False if it cannot join one."""
         if len(inputs) != 1 or (plain := plain_array(inputs[0])) is None:
             return False
         array, tag, dtype = plain
@@ -242,7 +242,7 @@ class GroupedStream(Stream):
         chunk.add(data, size, slots)
         self._waiting.append(chunk)
         if filling is None or filling.group is not chunk:
-            most = min(most, _CHUNK_BYTES // max(size, 1)) if tag == "N" else most  # more than one: larger arrays are on the lane
+            most = min(most, _CHUNK_BYTES // max(size, 1)) if tag == "N" else most  # above 1, because larger arrays are on the lane
             self._filling[model.number] = Filling(chunk, NUMPY[dtype] if tag == "N" else None, shape, size, most)
         if chunk.count >= most:
             self._send_full(chunk)
@@ -291,7 +291,7 @@ class GroupedStream(Stream):
             future = self._patiently(lambda: self._submit(bunch.model, bunch.encoded(), is_lazy=True))
         except (RankwiseError, MemoryError) as error:
             future = failed(error)
-        del self._groups[bunch.kind]  # not before: no thread may wait for what is not sent
+        del self._groups[bunch.kind]  # not before: `_unfinished` skips unsent groups, which no thread may wait for
         bunch.future = future
 
     def _send_chunk(self, chunk: Chunk) -> None:
@@ -299,7 +299,7 @@ class GroupedStream(Stream):
         self._tried.add(chunk.model.number)
         try:
             self._patiently(lambda: self._pool.submit_chunk(chunk))
-        except Exception as error:  # the pool is closed, say: that is what became of each request
+        except Exception as error:  # the pool is closed, say: this is the result of each request
             self._pool.withdraw(chunk)
             chunk.set_exception(error)
         del self._groups[chunk.kind]
@@ -311,11 +311,11 @@ class GroupedStream(Stream):
         return super()._next()
 
     def _of_groups(self) -> Iterator[Any]:
-        """Results up to the first that is not here: each entry in line stands for the next result of its group."""
+        """Results up to the first that has not arrived. Each entry in line stands for the next result of its group."""
         waiting, group = self._waiting, self._waiting[0]
         if not group.is_here:
             if not group.done():
-                self._send_all()  # while we wait, the workers have all there is
+                self._send_all()  # so that the workers have everything while this thread waits
             group.wait()
         while type(group) in _GROUPS and group.is_here:
             waiting.popleft()

@@ -26,11 +26,11 @@ class Model:
     build: str | Path | Callable[..., Any]
     weights: str | Path | None = None
     device: str = "auto"
-    replicas: int | None = None  # None: one, and more while it has all the load
+    replicas: int | None = None  # None: one, and more while so many tasks wait that another load pays
     max_batch: int = 1  # rows that may run together; over 1, inputs and outputs have the rows in their first dimension
     max_delay_ms: float = 2.0  # how long a row may wait for others, where that pays
-    check_rows: bool = True  # whether batches are looked at now and then: a model whose rows depend on each other is not batched
-    memory: int | str | None = None  # how large it is, where that is known before it is loaded
+    check_rows: bool = True  # whether batches are checked now and then; a model whose rows depend on each other is then not batched
+    memory: int | str | None = None  # its size, if that is known before it is loaded
     warmup: Any = None  # an input (or a tuple of them) to run once when loaded
     limit_s: float | None = 300.0  # a run that takes longer is taken for hung
     args: tuple[Any, ...] = ()
@@ -42,7 +42,7 @@ class Model:
         weights: Any = self.weights
         if not callable(build) and not isinstance(build, (str, Path)):
             raise _wrong(name, f"build must be an import path, a .pt2 file or a callable, not {type(build).__name__}")
-        if callable(build) and hasattr(build, "state_dict") and not isinstance(build, type):  # its class makes one
+        if callable(build) and hasattr(build, "state_dict") and not isinstance(build, type):  # a class is fine: calling it makes a model
             raise _wrong(name, "build is a model, but should make one", "give the function that builds it; workers load it themselves")
         if isinstance(build, str) and not self.is_program and not re.fullmatch(r"[\w.]+:[\w.]+", build):
             raise _wrong(name, f"{build!r} is neither an import path nor a .pt2 file", 'write it as "module:function"')
@@ -51,7 +51,7 @@ class Model:
         if weights is not None and not isinstance(weights, (str, os.PathLike)):
             steps = ("torch.save them and give the path", "or load them inside build")
             raise _wrong(name, f"weights is of type {type(weights).__name__}; it must be the path of a checkpoint", *steps)
-        if weights is not None and not (str(weights) and Path(weights).exists()):  # Path takes "" for this folder
+        if weights is not None and not (str(weights) and Path(weights).exists()):  # Path("") would mean this folder
             raise _wrong(name, f"there are no weights at {str(weights)!r}")
         check_number(f"model {name!r}: max_batch", self.max_batch, least=1, whole=True)
         check_number(f"model {name!r}: max_delay_ms", self.max_delay_ms, least=0)
@@ -72,7 +72,7 @@ class Model:
 
     @property
     def expected_bytes(self) -> int:
-        """Declared, or as large as the file of its weights, or not known (0)."""
+        """The declared size, or else the size of its file of weights; 0 if neither is known."""
         if self.memory is not None:
             return parse_bytes(self.memory)
         file = self.weights if self.weights is not None else self.build if self.is_program else ""
@@ -82,7 +82,7 @@ class Model:
             return 0
 
     def spec(self, name: str, device: str, seed: int | None) -> bytes:
-        """All a worker needs to know, pickled; `seed` is for the random numbers of its build."""
+        """Everything that a worker needs to know, pickled; `seed` seeds the random numbers of the build."""
         try:
             folder = os.getcwd()
         except FileNotFoundError:
@@ -145,7 +145,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K
 
 
 def parse_bytes(size: Any, what: str = "") -> int:
-    """1_000_000, 1.5e9, "200MB", "1.5 GiB"; more than none."""
+    """The number of bytes in 1_000_000, 1.5e9, "200MB" or "1.5 GiB"; raises UsageError below 1."""
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]*)\s*", size) if isinstance(size, str) else None
     if match and match[2].upper() in _UNITS:
         nbytes = int(float(match[1]) * _UNITS[match[2].upper()]) if match[2] or "." in match[1] else int(match[1])
@@ -165,8 +165,8 @@ def shown(value: Any) -> str:
 
 
 def _script() -> str:
-    """The file that is run, where there is one that a worker can run too; what workers name of it is found here under their name for it as
-    well. What Python reads from standard input or from a pipe is gone when it has been read."""
+    """The path of the script that runs, or an empty string if a worker could not run it too: a script that Python read from standard input
+    or a pipe cannot be read again. Workers know the script as `__mp_main__`, so the name is made known here as well."""
     main = sys.modules.get("__main__")
     file: str = getattr(main, "__file__", None) or ""
     path = os.path.realpath(file) if file.startswith(("/dev/", "/proc/")) else os.path.abspath(file)
@@ -177,13 +177,13 @@ def _script() -> str:
 
 
 def _module() -> str:
-    """The name the script is run by (`python -m app.train`), where it is part of a package: its relative imports need that."""
+    """The script's name as a module (`python -m app.train`) if it is part of a package, because its relative imports need that name."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec.name if spec is not None and spec.parent else ""
 
 
 def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
-    """A callable or arguments, and the script a worker has to run to find what they name."""
+    """The pickled callable or arguments, and the script that a worker has to run to find what they name, if there is one."""
     script = _script()
     try:
         pickled = pickle.dumps(value)
@@ -194,11 +194,11 @@ def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if script:
             raise _not_sent(name, what, error) from None
-    return _pickled_by_value(name, what, value), ""  # a notebook, a prompt, standard input: nothing a worker could import
+    return _pickled_by_value(name, what, value), ""  # defined in a notebook, at a prompt or on standard input: a worker could not import it
 
 
 def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
-    """The code itself, with whatever it uses of the other cells as it is now."""
+    """Pickle the code itself, with the present values of whatever it uses from other cells."""
     try:
         import cloudpickle  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
@@ -222,23 +222,23 @@ _is_importing = False
 
 
 def become_like_the_caller(spec: dict[str, Any]) -> None:
-    """Imports find here what they find where the pool is. In that process itself nothing of it is wanted: scripts would run twice."""
+    """Set up a worker so that imports find what they find in the pool's process. In that process itself, scripts would run twice."""
     for folder in reversed(spec["path"]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    if os.path.isdir(spec["cwd"]):  # on another machine it need not be there; then Ray has put this process where it should be
+    if os.path.isdir(spec["cwd"]):  # it may be missing on another machine; there Ray has chosen this process's folder
         os.chdir(spec["cwd"])
     if spec["main"]:
         become(spec["main"], spec["module"])
-    elif spec["script"] and not _script_run:  # most pools never need it: it runs when an input names something of it
-        # Under its other name only where the caller knows it so: pickle looks among all modules but __main__ for what does not say its own,
-        # a tensor's qscheme for one, and would run the script by that.
+    elif spec["script"] and not _script_run:  # run only when an input names something of it, which most pools never need
+        # The script's other name is taken only if the caller uses it too. pickle searches every module but __main__ for objects that do not
+        # name their module (a tensor's qscheme, say), and looking into this one would run the script.
         sys.modules["__main__"] = sys.modules[spec["script_name"]] = _Unread(spec["script"], spec["module"])
 
 
 def become(path: str, module_name: str = "") -> None:
-    """Run the script once under another name, as multiprocessing does, so that its functions can be found. `module_name` is its own, where
-    it is part of a package."""
+    """Run the script once under another name, as multiprocessing does, so that its functions can be found. `module_name` is the script's
+    own name, if it is part of a package."""
     global _is_importing, _script_run
     import runpy
 
@@ -251,7 +251,7 @@ def become(path: str, module_name: str = "") -> None:
         run, what = (runpy.run_module, module_name) if module_name else (runpy.run_path, path)
         module.__dict__.update(run(what, run_name="__mp_main__"))
     except BaseException:
-        _script_run = ""  # the next caller gets the same error
+        _script_run = ""  # so that the next caller runs it again, and gets the same error
         raise
     finally:
         _is_importing = False
@@ -259,7 +259,7 @@ def become(path: str, module_name: str = "") -> None:
 
 
 def is_importing_script() -> bool:
-    """While it is, a new Pool would be one that a script without a main guard is about to start."""
+    """Whether the script is being imported. A Pool made meanwhile means that the script has no main guard."""
     return _is_importing
 
 

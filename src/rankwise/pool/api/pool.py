@@ -25,7 +25,7 @@ from rankwise.pool.schedule.state import ModelState, monotonic, seed_of
 from rankwise.pool.stats import register
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
-_ENDING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # of pools without a reference, until their open tasks are done
+_ENDING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # these close pools that are no longer referenced
 
 
 class Pool:
@@ -58,7 +58,7 @@ class Pool:
         self._backend = start(engine, self._models, options)
         self._states, self._submit, self.plan = self._backend.models, self._backend.submit, self._backend.plan
         _LIVE.add(self)
-        atexit.unregister(_finish_all)  # it comes before all that an engine has imported, and that ends with the interpreter too
+        atexit.unregister(_finish_all)  # last registered runs first: this has to run before the exit handlers of what the engine imported
         atexit.register(_finish_all)
 
     def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
@@ -141,16 +141,16 @@ class Pool:
         return self._backend.stats()
 
     def load(self, model: str) -> Future[None]:
-        """Load the model before its first task; the future is done when it is loaded. One that could not be built is tried again."""
+        """Load the model before its first task; the future is done when it is loaded. A model that could not be built is tried again."""
         return self._backend.load(self._state(model))
 
     def unload(self, model: str) -> None:
-        """The model leaves the workers as soon as what was sent to them is done; whoever asks it then finds it built, and its weights
-        read, anew. So `unload` and `load` after each other are a reload, in which no task is lost."""
+        """The model leaves the workers as soon as they have done the tasks sent to them; a later task builds it and reads its weights
+        again. So `unload` followed by `load` is a reload, in which no task is lost."""
         self._backend.unload(self._state(model))
 
     def add(self, name: str, model: Model | Any) -> None:
-        """One more model, while the others run."""
+        """Add one more model, while the others run."""
         if name in self._models:
             raise UsageError(f"the pool has a model {name!r} already", next=("give it another name, or remove that one first",))
         checked = _checked({name: model})[name]
@@ -158,8 +158,8 @@ class Pool:
         self._models[name] = checked
 
     def reload(self, name: str, model: Model | Any = None) -> Future[None]:
-        """Build the model anew, and read its weights, beside the one that is there, which answers until the new one can. Where that
-        cannot be built, the future says why and the old one stays. `model` is what it is from now on, if not the same."""
+        """Build the model and read its weights again. The present one answers until the new one is loaded, and stays if the new one cannot
+        be built; then the future says why. `model` is the new definition, if it is to change."""
         self._state(name)
         checked = self._models[name] if model is None else _checked({name: model})[name]
         future = self._growing("reloaded").reload(name, checked)
@@ -172,13 +172,13 @@ class Pool:
         return future
 
     def remove(self, name: str) -> None:
-        """The model takes no more tasks, and leaves the workers when it has done those it has."""
+        """The model takes no more tasks, and leaves the workers when its tasks are done."""
         self._state(name)
         self._growing("removed").remove(name)
         del self._models[name]
 
     def ensemble(self, models: Iterable[str], combine: Combine = "mean") -> Ensemble:
-        """All of these models on each input; outputs combined by "mean", "vote" or a callable that gets the list of them."""
+        """Run all of these models on each input, and combine their outputs by "mean", "vote" or a callable that gets the list of them."""
         return Ensemble(self, models, combine)
 
     def split(self, weights: Mapping[str, float]) -> Split:
@@ -190,8 +190,8 @@ class Pool:
         return Router(self, choose)
 
     def register_metrics(self, registry: Any = None, name: str = "") -> None:
-        """Show the pool's numbers to Prometheus: in this registry of prometheus_client, or its usual one. The label `pool` is `name`, or
-        tells the pools of a registry apart by numbers."""
+        """Show the pool's numbers to Prometheus: in this registry of prometheus_client, or in its default one. The label `pool` is `name`;
+        without a name, numbers tell the pools of a registry apart."""
         register(self, self._backend.counters, registry, name)
 
     @property
@@ -199,7 +199,7 @@ class Pool:
         return tuple(self._states)
 
     def model(self, name: str) -> Model:
-        """What was said about it."""
+        """The `Model` that the pool was given under this name."""
         self._state(name)
         return self._models[name]
 
@@ -213,7 +213,7 @@ class Pool:
                 future.cancel()
         else:
             started = monotonic()
-            wait(list(self._joint), timeout)  # before the pool takes no more tasks: what combines outputs may have some
+            wait(list(self._joint), timeout)  # while the pool still takes tasks: a callable that combines outputs may submit some
             timeout = max(0.0, timeout - (monotonic() - started)) if timeout is not None else None
         self._backend.close(cancel, timeout)
 
@@ -222,7 +222,7 @@ class Pool:
         return self._backend.has_open_tasks()
 
     def await_at_close(self, future: Future[Any]) -> None:
-        """It is made of results of this pool, and done when these have been put together."""
+        """Make `close` wait for this future, which is put together from results of this pool."""
         self._joint.add(future)
         future.add_done_callback(self._joint.discard)
 
@@ -252,8 +252,8 @@ class Pool:
         backend.close(cancel=True, timeout=0)
 
     def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """For servers: this loop, in whose thread the call is made, reads the workers' answers itself, which saves a switch of threads for
-        each. What is returned ends that; call it in the same thread, before the loop is closed."""
+        """For servers: the loop in whose thread this is called reads the workers' answers itself, which saves a switch of threads for each.
+        The function that comes back ends that; call it in the same thread, before the loop is closed."""
         read_in: Callable[[asyncio.AbstractEventLoop], Callable[[], None]] | None = getattr(self._backend, "read_in", None)
         return read_in(loop) if read_in is not None else lambda: None
 
@@ -309,9 +309,9 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
 
 
 def _finish_all() -> None:
-    """The interpreter ends: what was submitted is done first, as with the standard library's executors; not after Ctrl-C, then or now."""
+    """At the end of the interpreter, finish what was submitted, as the standard library's executors do; but not after a Ctrl-C."""
     try:
-        if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # what the script ended with
+        if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # the exception that the script ended with
             for pool in list(_LIVE):
                 pool.close()
             for thread in list(_ENDING):

@@ -22,7 +22,7 @@ from rankwise.pool.api.model import check_number, shown
 from rankwise.pool.errors import PoolFull
 from rankwise.pool.schedule.state import monotonic
 
-WINDOW = 64  # requests under way where each has a future of its own, and the caller did not say
+WINDOW = 64  # requests under way if the caller did not say and each has a future of its own
 PATIENCE_S = 0.005  # between two looks whether other callers' tasks have made room
 _LOOK = 16  # requests of a quick source between two looks whether a result is there
 _SLOW_S = 0.0005  # a source that takes this long for one request is slow: each request is sent at once
@@ -30,7 +30,7 @@ _OVER = object()
 
 
 class Postponed:
-    """Stands for a request that found no room beside results that the caller has not fetched yet: it is sent when the caller has."""
+    """Stands for a request that finds no room until the caller has fetched earlier results; it is sent when its own result is asked for."""
 
     def __init__(self, send: Callable[[], Future[Any]]) -> None:
         self._send = send
@@ -51,8 +51,8 @@ class Stream:
     def __init__(self, submit: Callable[..., Future[Any]], has_open_tasks: Callable[[], bool], window: int = WINDOW) -> None:
         self._submit, self._has_open_tasks, self._most = submit, has_open_tasks, window
         self._waiting: deque[Any] = deque()  # a future for each request, or what stands for one, in order
-        self._num_futures, self._most_futures = 0, window  # among them, where several may share one
-        self._is_short = False  # of room, until the results that are here have been fetched
+        self._num_futures, self._most_futures = 0, window  # futures among them: several requests of a group share one
+        self._is_short = False  # no room for more requests, until the finished results have been fetched
         self._switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw  # times this thread had to give its core away
 
     def results(self, requests: Iterable[Any]) -> Iterator[Any]:
@@ -72,13 +72,13 @@ class Stream:
                             break
                     else:
                         self._send_all()
-                except Exception as error:  # of the source, which ends with it
+                except Exception as error:  # the source raised it, and is over then
                     source = iter(())
                     waiting.append(failed(error))
                 if not waiting:
                     return
                 yield from self._next()
-                while waiting and waiting[0].done():  # what is here already, before the source is asked for more
+                while waiting and waiting[0].done():  # finished results come before the source is asked for more
                     yield from self._next()
                 last = monotonic()
         finally:
@@ -86,7 +86,7 @@ class Stream:
                 entry.cancel()
 
     def _was_preempted(self) -> bool:
-        """Whether the time was not the source's: on a machine whose cores the workers keep busy, this thread has to wait for one."""
+        """Whether this thread had to wait for a core: then the time was not the source's. The workers may keep all cores busy."""
         switches, self._switches = self._switches, resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         return self._switches != switches
 
@@ -95,7 +95,7 @@ class Stream:
         self._waiting.append(self._sent(lambda: self._submit(*inputs)))
 
     def _send_all(self) -> None:
-        """Send what was kept back so far; a stream that groups requests has such."""
+        """Send the requests that were kept back; only a stream that groups requests keeps some back."""
 
     def _sent(self, act: Callable[[], Future[Any]]) -> Future[Any] | Postponed:
         """What becomes of a request: its future, once there is room for it."""
@@ -103,7 +103,7 @@ class Stream:
             try:
                 return act()
             except PoolFull:
-                self._send_all()  # what is not even sent makes no room
+                self._send_all()  # requests that are kept back can make no room
             return self._patiently(act)
         except PoolFull as error:
             if not self._waiting:
@@ -129,14 +129,14 @@ class Stream:
             is_hopeless = False
             if (future := self._unfinished()) is not None:
                 future.exception()
-            elif self._has_open_tasks():  # other callers'
+            elif self._has_open_tasks():  # those of other callers
                 time.sleep(PATIENCE_S)
             else:
-                is_hopeless = True  # though a task that was open a moment ago may just have made room: once more
+                is_hopeless = True  # a task that was open a moment ago may just have made room: try once more
 
     def _next(self) -> Iterator[Any]:
-        """Results that the first entry in line gives, which is one where it is a future."""
-        yield self._waiting.popleft().result()  # not kept in a variable: the traceback of what it raises would hold it, and it holds that
+        """The results of the first entry in line; a future has one."""
+        yield self._waiting.popleft().result()  # not in a variable: an exception's traceback would hold the future that holds it
 
     def _unfinished(self) -> Any:
         return next((future for future in self._waiting if not future.done()), None)
@@ -150,7 +150,7 @@ def failed(error: BaseException) -> Future[Any]:
 
 
 class AsyncStream:
-    """A stream for asyncio: the event loop never waits for any of it. `submit` is given an input and its number."""
+    """A stream for asyncio, which never blocks the event loop. `submit` is given an input and its number."""
 
     def __init__(self, submit: Callable[[Any, int], Future[Any]], has_open_tasks: Callable[[], bool], window: int) -> None:
         self._submit, self._has_open_tasks, self._window = submit, has_open_tasks, window
@@ -168,7 +168,7 @@ class AsyncStream:
                         await asyncio.sleep(0)  # a turn for the task that brings results
                     else:
                         await asyncio.wait([coming, waiting[0]] if waiting else [coming], return_when=asyncio.FIRST_COMPLETED)
-                    if not coming.done() or (waiting and waiting[0].done()):  # a result is not to wait for the source
+                    if not coming.done() or (waiting and waiting[0].done()):  # a finished result must not wait for the source
                         break
                     if coming.exception() is None and coming.result() is _OVER:
                         is_over = True
@@ -186,10 +186,10 @@ class AsyncStream:
             left = [*waiting] if coming is None else [*waiting, coming]
             for waiter in left:
                 waiter.cancel()
-            await asyncio.gather(*left, return_exceptions=True)  # or asyncio would complain about exceptions that nobody has looked at
+            await asyncio.gather(*left, return_exceptions=True)  # or asyncio would complain about exceptions that were never retrieved
 
     async def _sent(self, coming: asyncio.Future[Any], number: int) -> Future[Any] | None:
-        """The future of the next request; None where it has to wait until results that are here have been fetched."""
+        """The future of the next request; None if it has to wait until the caller has fetched results that are finished."""
         is_hopeless = False
         while True:
             try:
@@ -197,7 +197,7 @@ class AsyncStream:
             except PoolFull as error:
                 if is_hopeless and not self._has_open_tasks():
                     return None if self._waiting else failed(error)
-            except Exception as error:  # of the source, or it cannot be sent
+            except Exception as error:  # the source raised it, or the request cannot be sent
                 return failed(error)
             is_hopeless = False
             if unfinished := [future for future in self._waiting if not future.done()]:
@@ -209,7 +209,7 @@ class AsyncStream:
 
 
 def _next_of(source: Any) -> asyncio.Future[Any]:
-    """The next input, from wherever it comes."""
+    """A future of the next input, from a source of either kind; `_OVER` at its end."""
     if hasattr(source, "__anext__"):
         return asyncio.ensure_future(anext(source, _OVER))
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -221,7 +221,7 @@ def _next_of(source: Any) -> asyncio.Future[Any]:
 
 
 async def awaited(future: Any) -> Any:
-    """The result of a pool's future. As `asyncio.wrap_future`, without a detour through the loop where its own thread reads the answer."""
+    """The result of a pool's future, as `asyncio.wrap_future` gives it, but quicker if the loop's own thread reads the answer."""
     if future.done():
         return future.result()
     loop, thread = asyncio.get_running_loop(), threading.get_ident()
@@ -237,7 +237,7 @@ async def awaited(future: Any) -> Any:
         else:
             try:
                 loop.call_soon_threadsafe(wake)
-            except RuntimeError:  # the loop is closed, and nobody waits any more
+            except RuntimeError:  # the loop is closed, so no task waits any more
                 pass
 
     future.add_done_callback(is_done)
@@ -250,13 +250,13 @@ async def awaited(future: Any) -> Any:
 
 
 class StreamOptions(NamedTuple):
-    """What a stream was told, checked."""
+    """The options of a stream, checked."""
 
     window: int | None
     deadline_s: float | None
     priority: int
     seed: int | None
-    length: int  # of its source; 0 where that does not know
+    length: int  # of its source; 0 if unknown
 
 
 def stream_options(source: Any, window: Any, deadline_s: Any, priority: Any, seed: Any) -> StreamOptions:
@@ -269,7 +269,7 @@ def stream_options(source: Any, window: Any, deadline_s: Any, priority: Any, see
 
 
 def checked_options(deadline_s: Any, priority: Any, seed: Any) -> tuple[float | None, int, int | None]:
-    """What is said of a task, in Python's own numbers; raises UsageError."""
+    """The options of a task, as Python's own numbers; raises UsageError."""
     deadline_s, priority, seed = [value.item() if isinstance(value, np.generic) else value for value in (deadline_s, priority, seed)]
     check_number("deadline_s", deadline_s, none=True)
     check_number("priority", priority, whole=True)

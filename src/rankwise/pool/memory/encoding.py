@@ -1,4 +1,4 @@
-"""Nested inputs and outputs as nodes that `marshal` can carry, with the arrays' bytes put elsewhere; and what containers are made of.
+"""Nested inputs and outputs as nodes that `marshal` can carry, with the arrays' bytes put elsewhere; and functions for containers.
 
 A node is a tuple whose first item says what it is:
 ("T", dtype, shape, place) a tensor, ("N", dtype, shape, place) an array, ("=", value) a plain value, ("P", size, place) a pickled one,
@@ -76,13 +76,13 @@ def name_of_torch(dtype: Any) -> str:
 Node = tuple[Any, ...]
 # The node of the inputs, its bytes, what it holds of the arena, whether tensors come back.
 EncodedInputs = tuple[Any, int, Sequence[Any], bool]
-# Of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock, seed of its random numbers.
+# Of an order: rows (0: it runs by itself), inputs, deadline on the machine's monotonic clock, seed of its random numbers.
 Part = tuple[int, Node, float | None, int | None]
 INLINE_BYTES = 8192  # up to here, an array travels in the message: cheaper than the page faults of a lane
 # Up to here, copying an array is cheaper than keeping track of who still uses it: those of a chunk travel side by side on a lane.
 COPIED_BYTES = 64 << 10
-ALIGNED = 64  # bytes, as torch's allocator
-LANE_SHARE = 32  # so much less than a byte of the message costs one on a lane; a megabyte is still too large to wait for others
+ALIGNED = 64  # bytes, where torch's allocator lets tensors begin
+LANE_SHARE = 32  # a byte on a lane costs so much less than one in a message; a megabyte is still too large to wait for others
 _DEEPEST = 250  # containers within containers
 _LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
 Put = Callable[[Any, Any], Any]
@@ -103,8 +103,8 @@ def fitted(node: Node, put: Put) -> tuple[Node, int]:
 
 
 def pack(value: Any, put: Put, depth: int = 0) -> Node:
-    """`put(array, owner)` stores a contiguous-or-not numpy array and returns its place; owner is the tensor or array it came from.
-    Raises Unsendable."""
+    """Turn a value into a node. `put(array, owner)` stores a numpy array, contiguous or not, and returns its place; the owner is the tensor
+    or array that it came from. Raises Unsendable."""
     kind, torch = type(value), torch_module()
     if torch is not None and kind is torch.Tensor:
         return _pack_tensor(value, put, torch)
@@ -115,7 +115,7 @@ def pack(value: Any, put: Put, depth: int = 0) -> Node:
             return ("N", "bfloat16", value.shape, put(value.view(TORCH_ONLY["bfloat16"]), value))
         name = name_of_numpy(value.dtype)
         return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
-    if depth > _DEEPEST:  # or it holds itself; marshal, and Python's own stack, end not far behind
+    if depth > _DEEPEST:  # or it contains itself; marshal, and Python's own stack, do not go much deeper
         raise Unsendable(f"{kind.__name__}: it is nested more than {_DEEPEST} deep")
     if kind is tuple or kind is list:
         return ("(" if kind is tuple else "[", [pack(item, put, depth + 1) for item in value])
@@ -154,12 +154,12 @@ def unpack(node: Node, get: Get) -> Any:
 
 
 def unpickled(load: Callable[[], Any]) -> Any:
-    """What is imported for it may be a script that reads its arguments, and ends the program where they are others. In a thread of ours
-    nobody would hear of that, and the answer would be asked for again and again."""
+    """Call `load`. It may import a script that reads its arguments, and exits if they are not its own. In one of our threads that would go
+    unnoticed, and the answer would be asked for again and again."""
     try:
         return load()
     except SystemExit as error:
-        if threading.current_thread() is threading.main_thread():  # it may be of a signal's handler
+        if threading.current_thread() is threading.main_thread():  # a signal handler may have raised it
             raise
         raise ImportError(f"a module that it needs ends the program when it is imported here: SystemExit: {error}") from error
 
@@ -193,7 +193,7 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
     except RuntimeError as error:  # it has no numbers: it is on the device "meta", say
         raise Unsendable(f"{type(tensor).__name__}: {error}") from error
     if not name or tensor.layout is not torch.strided or tensor.is_nested:
-        return _pack_shell(tensor, [], put, 0)  # not as any other object: it has rows, which nobody can cut or join
+        return _pack_shell(tensor, [], put, 0)  # not pickled as other objects are: it has rows, which cannot be cut or joined
     plain, shape = tensor.resolve_conj().resolve_neg(), tuple(tensor.shape)
     if name in TORCH_ONLY:  # as integers of the same width; a single number has no view of another type
         plain = plain.reshape(shape or (1,)).view(torch_dtype(TORCH_ONLY[name].name)).reshape(shape)
@@ -224,7 +224,7 @@ def _pack_shell(value: Any, items: list[Any], put: Put, depth: int) -> Node:
 
 
 def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
-    """Whether a tensor in a result comes as one: most of the types that only torch knows have no array to come as."""
+    """Whether a tensor in a result stays a tensor: if tensors are wanted, or if numpy has no type for it."""
     return wants_tensors or (dtype in TORCH_ONLY and dtype != "bfloat16")
 
 
@@ -290,7 +290,7 @@ def is_same(a: Any, b: Any) -> bool:
         return False
     try:
         return exact_bytes(a) == exact_bytes(b) if type(a) in PLAIN else _content(a) == _content(b)
-    except Exception:  # whatever cannot be pickled
+    except Exception:  # one of them cannot be pickled
         return False
 
 
@@ -335,8 +335,8 @@ def like(value: Any, items: Iterable[Any]) -> Any:
 
 
 def _like_dict(value: Any, items: list[Any]) -> Any:
-    """An OrderedDict, the output of a transformer: whatever else it knows goes along, unless that is more arrays, which would be the
-    old ones."""
+    """An OrderedDict, or the output of a transformer. Its other attributes are copied; Uneven if they hold arrays, which would be the old
+    ones."""
     try:
         other = copy.copy(value)
         for key, item in zip(value, items):
@@ -357,7 +357,7 @@ def each_leaf(value: Any, act: Callable[[Any], Any]) -> Any:
 
 
 def each_where_possible(value: Any, act: Callable[[Any], Any]) -> Any:
-    """The same structure, as from `each_leaf`; a container that cannot be made again stays as it is."""
+    """As `each_leaf`; if a container in it cannot be made again, `act` is applied to the whole value."""
     try:
         return each_leaf(value, act)
     except Uneven:

@@ -66,8 +66,8 @@ class InputEncoder:
         return ("(", ((tag, name, value.shape, (slot.segment, slot.offset, value.nbytes)),)), 100, (slot,), tag == "T"
 
     def gather(self, first: np.ndarray[Any, Any], row_shape: tuple[int, ...], most_rows: int) -> GatheredRows | None:
-        """Memory for rows of this shape, the first of which are this array's: on the lane, unless they fit a message. None where there is
-        no room now, or the array lies there already."""
+        """Memory for rows like those of this array, which comes first: on the lane, unless they fit a message. None if there is no room,
+        or if the array already lies on the lane."""
         shape, nbytes = (most_rows, *row_shape), first.itemsize * math.prod(row_shape) * most_rows
         if nbytes <= 4 * INLINE_BYTES:
             return GatheredRows(self._arena, None, shape, first.dtype)
@@ -107,7 +107,7 @@ class InputEncoder:
         return slot
 
     def no_room(self, what: str, nbytes: int) -> RankwiseError:
-        """The error for memory that the lane does not have: now, or ever."""
+        """The error for memory that the lane does not have now, or can never have."""
         arena = self._arena
         if rounded(nbytes) > arena.limit_bytes:
             return UsageError(
@@ -137,13 +137,13 @@ class GatheredRows:
         return end
 
     def place(self, start: int, stop: int) -> bytes | tuple[int, int, int]:
-        """Some of the rows, or where they are."""
+        """The bytes of some of the rows, or their place on the lane."""
         if self._slot is None:
             return self._rows[start:stop].tobytes()
         return self._slot.segment, self._slot.offset + start * self._row_bytes, (stop - start) * self._row_bytes
 
     def lent(self, start: int, stop: int) -> tuple[bytes | tuple[int, int, int], int, tuple[Slot, ...]]:
-        """The same; with their size in a message, and the slot, held once more for the task that gets it."""
+        """Their `place`, their size in a message, and the slot, which is held once more for the task that gets it."""
         if self._slot is None:
             return self.place(start, stop), (stop - start) * self._row_bytes, ()
         self._arena.hold(self._slot)
@@ -187,7 +187,7 @@ def is_one_array(node: Node) -> bool:
 
 
 def rows_and_key(node: Node) -> tuple[int, Any]:
-    """The rows all arrays of a request share, and what else has to be the same for two requests to run together; (0, None) where
+    """The rows that all arrays of a request share, and what else has to be the same for two requests to run together; (0, None) if
     there is nothing to cut."""
     if is_one_array(node):
         _, dtype, shape, _ = node[1][0]
@@ -205,7 +205,7 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
     found = each_node(node, outline)
     if len(rows) != 1 or 0 in rows:
         return 0, None
-    return rows.pop(), exact_bytes(found)  # a dict of keys would take 2 for True
+    return rows.pop(), exact_bytes(found)  # as keys of a dict, 1 and True would be the same
 
 
 def cut(node: Node, start: int, stop: int) -> Node:
@@ -223,7 +223,7 @@ def cut(node: Node, start: int, stop: int) -> Node:
 
 
 def join_nodes(nodes: list[Node]) -> Node:
-    """Requests of the same key whose arrays lie in the message: their rows in one."""
+    """The rows of requests as one request; they have the same key, and their arrays lie in the message."""
     first = nodes[0]
     tag = first[0]
     if tag in ("T", "N"):
@@ -259,7 +259,7 @@ def _cat(arrays: list[Any]) -> Any:
 
 
 def wants_tensors(inputs: Sequence[Any]) -> bool:
-    """Whether results come as tensors: not where all arrays among the inputs are numpy's."""
+    """Whether results come as tensors: they do unless all arrays among the inputs are numpy's."""
     if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
         return type(inputs[0]) not in ARRAYS
     kinds = set(_kinds_of_arrays(inputs))
@@ -274,19 +274,19 @@ def _kinds_of_arrays(value: Any) -> Iterator[type]:
         yield type(value)
 
 
-_WORTH = 4  # a result that is a part of its input may keep up to so many times its own size of it
+_WORTH = 4  # a result that is a part of its input may keep up to so many times its own size in memory
 
 
 class Reader:
-    """Turns answers of one worker into values. Outlives the worker, where results of it stand on its lane."""
+    """Turns answers of one worker into values. It outlives the worker while results lie on the worker's lane."""
 
     def __init__(
         self, segments: Sequence[Segment | OSError], free: Callable[[int], None], arena: Arena, soft_limit: int, slots: int
     ) -> None:
         self._segments, self._free, self._arena, self._limit = segments, free, arena, soft_limit // 2
-        self._least_bytes = soft_limit // slots  # a result takes a slot as well: however small they are, half of them stay free
+        self._least_bytes = soft_limit // slots  # counted for each result, so that small ones too leave half of the slots free
         self._leased_bytes = 0
-        self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, wherever they run
+        self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, in any thread
 
     def value(self, task: Any, node: Node) -> Any:
         if node[0] == "T" and task.to_tensor and type(node[3]) is bytes:  # what most results are, by the shortest way
@@ -367,14 +367,14 @@ _SHARED = "rankwise: replicas of a model share the memory of its parameters; Mod
 
 
 def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
-    """The exception as the caller will see it, if it can travel, and the worker's traceback in any case. What would end the caller's
-    thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
+    """The exception as the caller will see it, if it can be pickled, and the worker's traceback in any case. Exceptions that would end the
+    caller's thread (SystemExit, KeyboardInterrupt) travel as text only."""
     try:
         if type(error) is RuntimeError and _NOT_RESIZED in str(error):
             error.add_note(_SHARED)
         text = "".join(traceback.format_exception(error))
         error.__traceback__ = None
-    except BaseException:  # whatever its class makes of that
+    except BaseException:  # its class raises when it is printed
         return b"", type(error).__name__
     return (pickled(error, longest) if isinstance(error, Exception) else b""), text[-longest:]
 
@@ -466,7 +466,7 @@ def raised(payload: tuple[bytes, str], model: str) -> BaseException:
     try:
         found = unpickled(lambda: pickle.loads(data)) if data else None
         error = found if isinstance(found, BaseException) and not isinstance(found, NOT_IN_A_LOOP) else None
-    except Exception:  # its class cannot be had here
+    except Exception:  # its class cannot be imported here
         pass
     if isinstance(error, Unsendable):
         error = cannot_be_sent(model, error)

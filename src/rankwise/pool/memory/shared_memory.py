@@ -19,7 +19,7 @@ from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, given
 
 POPULATE_WRITE = 23  # touch it now rather than in the first request
-# One copy of more than a few MB is done with stores that pass by the cache; in pieces that fit it takes half the time here.
+# Larger copies bypass the processor's cache; in pieces that fit into it, a copy takes half the time.
 _PIECE = 4 << 20
 
 
@@ -150,10 +150,10 @@ class Lane:
         return len(self.segments) - 1, offset
 
     def _retire(self) -> None:
-        """Give the memory of unused segments, which are too small for what is asked now, back to the machine."""
+        """Give the memory of unused segments back to the machine; they are too small for what is asked now."""
         for number, extents in enumerate(self._free_ranges):
             if extents.size and extents.is_empty:
-                with suppress(OSError):  # where the kernel does not know it, the memory stays
+                with suppress(OSError):  # a kernel that does not know this keeps the memory
                     self.segments[number].map.madvise(mmap.MADV_REMOVE)  # also where another process has it mapped
                 self._free_ranges[number] = FreeRanges(0)
 
@@ -168,7 +168,7 @@ class Slot:
 
 
 class Arena:
-    """The shared memory for all inputs, with a count of who still uses each slot. Safe for threads; `drop` also for finalizers."""
+    """The shared memory for all inputs, with a count of who still uses each slot. Any thread may call it; a finalizer may call `drop`."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -177,13 +177,13 @@ class Arena:
         self.lock = threading.Lock()
         self._dropped: deque[Slot] = deque()  # a finalizer may run anywhere, also while this thread holds the lock
         self.is_closed = False
-        self.closed = pool_closed  # what is raised then
-        self.lent: dict[int, Slot] = {}  # by address: what `pool.empty` gave away
+        self.closed = pool_closed  # makes the error that is raised then
+        self.lent: dict[int, Slot] = {}  # by address: the slots of arrays from `pool.empty`
 
     def take(self, nbytes: int) -> Slot | None:
         """Room for `nbytes`, or None where that would pass the limit. Raises PoolClosed."""
         room = rounded(nbytes)
-        if self.is_closed:  # also in a forked child, whose notes of what is free are not the parent's
+        if self.is_closed:  # also in a forked child, which does not know what is free in the parent
             raise self.closed()
         with self.lock:
             self._collect()
@@ -218,7 +218,7 @@ class Arena:
         return given(array, dtype, as_tensor)
 
     def lent_slot(self, array: np.ndarray[Any, Any]) -> Slot | None:
-        """The slot this array fills from its beginning, held once more; None for memory that is not ours."""
+        """The slot that this array fills from its beginning, held once more; None if its memory is not from `pool.empty`."""
         if not self.lent or not array.flags.c_contiguous:
             return None
         slot = self.lent.get(array.ctypes.data)
@@ -258,15 +258,15 @@ class Arena:
                 self._lane.give(slot.segment, slot.offset, slot.room)
 
 
-# By its id: a reference to the array that all views and tensors of some memory are based on, what to call when it is collected, and how
-# many forks came before.
+# By the id of the weak reference: the reference to the array that all views and tensors of a slot are based on, what to call with the slot
+# when that array is collected, the slot, and how many forks came before.
 _leases: dict[int, tuple[weakref.ref[Any], Callable[[Any], None], Any, int]] = {}
 
 
 def leased(
     segment: Segment, offset: int, dtype: str, shape: tuple[int, ...], release: Callable[[Any], None], slot: Any
 ) -> np.ndarray[Any, Any]:
-    """An array on lane memory; `release(slot)` is called at its end, in whatever thread that is, so it must not wait for a lock."""
+    """An array on lane memory; `release(slot)` is called when it is collected, in any thread, so it must not wait for a lock."""
     array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
     reference = weakref.ref(array, _end)
     _leases[id(reference)] = reference, release, slot, forks.count
@@ -282,12 +282,12 @@ def _end(reference: weakref.ref[Any]) -> None:
 
 
 class _Forks:
-    """A forked child has copies of the arrays, but the memory is the parent's: collecting a copy frees nothing, and what the child may
-    still read is not used again before it has ended or become another program."""
+    """A forked child has copies of the arrays, but the memory is the parent's. Collecting a copy frees nothing; and memory that the child
+    may still read is not used again before the child has ended or become another program."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.kept: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # ended here, and perhaps not in a child
+        self.kept: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # leases that have ended here, but perhaps not in a child
         self._children: dict[int, int] = {}  # by the count: our end of a pipe, whose other end only the child has
         self._theirs = -1
         self._lock = threading.RLock()  # from before a fork until after it
@@ -297,7 +297,7 @@ class _Forks:
         return any(number > born for number in list(self._children))
 
     def let_go(self) -> None:
-        """Of what no child has any more."""
+        """Release what has ended here and no child has any more."""
         if not self.kept:
             return
         self._look()
@@ -324,7 +324,7 @@ class _Forks:
         if _leases or self.kept:
             try:
                 ours, self._theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            except OSError:  # no more files: nobody will know when the child ends
+            except OSError:  # no more files: the child's end would go unnoticed, so this memory is never used again
                 _leases.clear()
                 return
             self.count += 1

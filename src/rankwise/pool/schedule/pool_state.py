@@ -46,10 +46,10 @@ class PoolState:
         for model in models:
             model.counted = self.counters.of(model.name)
             _break_if_too_large(model, settings.budgets)
-        self._departing: list[ModelState] = []  # removed, with tasks left or still held by a worker
+        self._departing: list[ModelState] = []  # removed models that have tasks left or are still held by a worker
         self.is_closing = False  # no new tasks are taken
         self.is_closed = False
-        self.closed = pool_closed  # what is raised then
+        self.closed = pool_closed  # makes the error that is raised then
         self.deadlines = Deadlines()
         self.divided: set[Task] = set()  # open requests that run as several tasks
         self.all_done = threading.Condition(self.lock)
@@ -59,7 +59,7 @@ class PoolState:
         """Set the results of futures whose tasks are over. No lock is held."""
         while self._to_settle:
             try:
-                future, ok, value = self._to_settle.popleft()  # by itself: where a signal's handler raises, others stay
+                future, ok, value = self._to_settle.popleft()  # one at a time: if a signal handler raises, the others stay
             except IndexError:  # another thread was quicker
                 return
             try:
@@ -73,7 +73,7 @@ class PoolState:
                 log.exception("a future could not be settled")
 
     def forget_after_fork(self) -> None:
-        """In a forked child: the pool is the parent's, and threads that are not there may hold its locks."""
+        """In a forked child: the pool is the parent's. Its locks are made anew, because a thread that held one does not exist here."""
         locks: tuple[Any, ...] = self.lock, self.arena.lock
         for lock in locks:
             lock._at_fork_reinit()  # as the standard library does with its own
@@ -99,8 +99,8 @@ class PoolState:
         self.settle()
 
     def withdraw(self, task: Task) -> None:
-        """Its future is about to be cancelled. If the task has not begun, it never will, and its place in the queue is free; of a chunk
-        that has begun, so it is with each request."""
+        """Called before the task's future is cancelled. A task that has not begun never will, and its place in the queue is free. In a
+        chunk that has begun, the same holds for each request that has not."""
         with self.lock:
             is_chunk = isinstance(task, Chunk)
             if task.is_over or (task.has_begun and not is_chunk):
@@ -115,7 +115,7 @@ class PoolState:
             self._end(task)
 
     def forget(self, task: Task) -> bool:
-        """End a task that was never queued itself, because its parts were; False where it was over already."""
+        """End a task that was never queued itself, because its parts were; False if it was over already."""
         with self.lock:
             was_open = not task.is_over
             self._end(task)
@@ -179,7 +179,7 @@ class PoolState:
             self._end(task)
 
     def done(self, task: Task, value: Any) -> None:
-        """A future that no thread has looked at yet needs only its result; the others are told by `settle`."""
+        """A future that no thread has looked at yet needs only its result; `settle` tells the threads that wait for other futures."""
         if type(task) is TaskFuture:
             if task.slots:
                 self.let_go(task)
@@ -206,7 +206,7 @@ class PoolState:
             self._to_settle.append((chunk, True, None))
 
     def take_from_chunk(self, chunk: Chunk, first: int) -> None:
-        """The requests of the chunk from this place on wait again, each by itself."""
+        """Make the requests of the chunk from this place on wait again, each by itself."""
         self.scheduler.add_again(self._tasks_of(chunk, first))
 
     def dissolve(self, chunk: Chunk, running: int) -> tuple[list[Task], list[Task]]:
@@ -217,7 +217,7 @@ class PoolState:
         return culprit, [task for task in tasks if task not in culprit]
 
     def _take_back_chunks(self) -> None:
-        """Requests of chunks that are with a worker and have not begun wait again."""
+        """Make requests wait again whose chunk is with a worker and that have not begun."""
         for worker in self.scheduler.workers.values():
             page = worker.handle.page
             for order in worker.inflight.values():
@@ -226,7 +226,7 @@ class PoolState:
                     self.take_from_chunk(chunk, page.item + 1 if page.running[0] == order.serial else 0)
 
     def end_parts(self, task: Task) -> None:
-        """Parts that wait never begin; results of parts that run are thrown away."""
+        """End the parts of a task. Parts that wait never begin; results of parts that run are thrown away."""
         self.divided.discard(task)
         parts, task.parts = task.parts, ()
         for part in parts:
@@ -234,14 +234,14 @@ class PoolState:
             self._end(part)
 
     def tell_loaded(self, model: ModelState, error: BaseException | None = None) -> None:
-        """Callers that wait for this model: it is there, or cannot be had."""
+        """Tell the callers that wait for this model that it is loaded, or why it cannot be."""
         self._to_settle += [(future, error is None, error) for future in model.awaiting_load]
         model.awaiting_load = []
 
     def break_model(self, model: ModelState, error: BaseException) -> None:
-        """All tasks of this model fail with this error, now and later."""
+        """Fail all tasks of this model with this error, now and later."""
         model.broken = error
-        if not model.queue.all() and not model.awaiting_load:  # otherwise their futures tell it
+        if not model.queue.all() and not model.awaiting_load:  # otherwise their futures say it
             log.error("%s", error)
         self._fail_waiting(model, error)
 
@@ -251,7 +251,7 @@ class PoolState:
             self.break_model(model, error)
 
     def give_up(self, why: str) -> None:
-        """Tasks that are under way fail as well, because no thread will read their answers."""
+        """Fail all tasks; also those under way, because no thread will read their answers."""
         self.break_all(why)
         self.fail_running(no_worker(why))
 
@@ -270,7 +270,7 @@ class PoolState:
             self.fail(task, error)
 
     def refuse(self, task: Task) -> NoReturn:
-        """Raises why this task is not taken. A chunk is tried again, so it keeps what it has."""
+        """Raise the reason why this task is not taken. A chunk is sent again later, so it keeps its inputs."""
         model = task.model
         if not isinstance(task, Chunk):
             self._end(task)
@@ -299,7 +299,7 @@ class PoolState:
             if task.parts:
                 self.end_parts(task)
             self.let_go(task)
-            task.end()  # it knows its worker, and so its lanes: they would wait for the garbage collector
+            task.end()  # drops its worker, whose lanes would otherwise stay until the garbage collector runs
 
     def add_model(self, model: ModelState) -> None:
         """Add a model. One that replaces another takes over its counters."""
@@ -308,7 +308,7 @@ class PoolState:
         self.scheduler.models[model.number] = model
 
     def remove_model(self, model: ModelState, successor: ModelState | None) -> None:
-        """It leaves the workers when what was submitted is done, and is forgotten then. What waits goes to its successor."""
+        """The model leaves the workers when its tasks are done, and is forgotten then. If it has a successor, waiting tasks go there."""
         model.is_current, model.successor = False, successor
         if successor is not None:
             successor.is_current = True
@@ -321,13 +321,13 @@ class PoolState:
         self.scheduler.let_leave(model)
 
     def let_departed_leave(self) -> None:
-        """One that had tasks left was loaded anew for them."""
+        """Make removed models leave that were loaded again for tasks they had left."""
         for model in self._departing:
             if not model.queue.waiting:
                 self.scheduler.let_leave(model)
 
     def forget_departed(self) -> list[ModelState]:
-        """Removed models of which nothing waits, runs or is held any more."""
+        """Forget removed models once none of their tasks waits or runs and no worker holds them; returns them."""
         gone = [model for model in self._departing if not model.queue.waiting and not self.scheduler.holdings_of(model)]
         for model in gone:
             self._departing.remove(model)
@@ -374,7 +374,7 @@ def _requests(order: Order) -> int:
 
 
 def _break_if_too_large(model: ModelState, budgets: dict[str, int]) -> None:
-    """A model whose declared size passes the budget of its device cannot be had."""
+    """Break a model whose declared size exceeds the budget of its device: it can never be loaded."""
     limits = [limit for device, limit in budgets.items() if model.device in (device, device.split(":")[0])]
     if limits and model.nbytes > max(limits):
         model.broken = too_large(model.name, model.nbytes, model.device, max(limits))

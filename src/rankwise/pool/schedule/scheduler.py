@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rankwise.pool.schedule.state import Action, Drop, Holding, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Task
 
-AHEAD_S = 0.005  # work that waits inside a worker, so that it need not wait for us; more would only be stuck behind a slow task
-AHEAD_LAZY_S = 0.04  # of a stream, where waking us for each would take from the time to compute
+AHEAD_S = 0.005  # of work that waits inside a worker, so that it need not wait for us; more would be stuck behind a slow task
+AHEAD_LAZY_S = 0.04  # the same for a stream, because waking this process for each of its tasks takes time from computing
 PART = 0.75  # of a worker's share of what is left; the rest goes to the quicker worker
 AHEAD_ORDERS = 128
 AHEAD_BYTES = 60_000
@@ -45,7 +45,7 @@ class Scheduler:
             task.model.queue.push(task, front=True)
 
     def idle_holder(self, model: ModelState) -> WorkerState | None:
-        """A worker that holds the model and is idle, where no task waits for the model."""
+        """An idle worker that holds the model, or None; always None while tasks wait for the model."""
         if not model.queue.waiting and model.broken is None:
             for worker in self.workers.values():
                 if not worker.inflight and worker.is_ready and worker is not self._kept:
@@ -55,7 +55,7 @@ class Scheduler:
         return None
 
     def is_best_alone(self, model: ModelState, now: float) -> bool:
-        """A row has come while no other waits: whether it should start at once, rather than wait for more."""
+        """Whether a row that comes while no other waits should start at once, rather than wait for more."""
         model.arrivals.rows += 1
         if wait_until(1, model, now, None, now) <= now:
             return True
@@ -63,7 +63,7 @@ class Scheduler:
         return False
 
     def begin(self, worker: WorkerState, model: ModelState, tasks: list[Task], expected: float, serial: int) -> Order:
-        """These tasks are with the worker from now on, under this serial."""
+        """Record that these tasks are with the worker from now on, under this serial."""
         worker.inflight[serial] = order = Order(serial, model, tasks, expected, worker)
         worker.ahead_s += expected
         holding = worker.holds[model.number]
@@ -100,8 +100,8 @@ class Scheduler:
         return actions
 
     def _worker_to_keep(self, wanted: list[ModelState], now: float) -> WorkerState | None:
-        """Tasks may keep all workers busy for ever. So the one with the least to do gets nothing new until it has loaded a model that a
-        caller waits for; one at a time, and in between tasks have as long as the load took."""
+        """The worker that gets nothing new until it has loaded a model that a caller of `load` waits for; tasks could keep all workers busy
+        for ever. It is the one with the least to do, one at a time, and in between tasks have as long as the load took."""
         if now < self._keep_after or any(holding.is_loading for holding in self._holdings()):
             return None
         for model in wanted:
@@ -122,19 +122,19 @@ class Scheduler:
         return []
 
     def is_loaded(self, model: ModelState) -> bool:
-        """Whether as many workers hold the model as should."""
+        """Whether as many workers hold the model as it should have."""
         return sum(not holding.is_loading and not holding.is_leaving for holding in self.holdings_of(model)) >= (model.replicas or 1)
 
     def holdings_of(self, model: ModelState) -> list[Holding]:
         return [worker.holds[model.number] for worker in self.workers.values() if model.number in worker.holds]
 
     def let_leave(self, model: ModelState) -> None:
-        """What it has been given is done first; what waits, or comes, finds it loaded anew."""
+        """Make the model leave all workers once they have done what they were given. Tasks that wait, or come, have it loaded anew."""
         for holding in self.holdings_of(model):
             holding.is_leaving = True
 
     def _drops(self, is_due: Callable[[Holding], bool]) -> list[Action]:
-        """Models that are due to leave do so, where they have nothing to do."""
+        """Drop the models that are due to leave and have nothing to do."""
         return [self._drop(holding) for holding in self._holdings() if not holding.is_loading and not holding.orders and is_due(holding)]
 
     def leaving_drops(self) -> list[Action]:
@@ -154,7 +154,7 @@ class Scheduler:
             holding.last_used = now
 
     def loaded(self, worker: WorkerState, model: ModelState, nbytes: int, seconds: float, now: float) -> list[Action]:
-        """A load succeeded; its true size may ask for others to leave, or for itself where these are in use."""
+        """A load succeeded. The model's measured size may make others leave, or the model itself if those are in use."""
         holding = worker.holds[model.number]
         holding.is_loading, holding.nbytes, holding.last_used = False, nbytes, now
         model.load_s = max(LEAST_LOAD_S, seconds)
@@ -165,14 +165,14 @@ class Scheduler:
         return [self._drop(other) for other in ([holding] if leaving is None else leaving)]
 
     def lost(self, worker: WorkerState) -> list[Order]:
-        """The worker is gone; what it had been given."""
+        """Forget a worker that is gone; returns the orders that it had."""
         self.workers.pop(worker.number, None)
         orders = list(worker.inflight.values())
         worker.inflight, worker.holds, worker.is_ready = {}, {}, False
         return orders
 
     def recall(self, worker: WorkerState, orders: list[Order], now: float) -> None:
-        """Orders the worker has not begun and will not begin wait again."""
+        """Put orders that the worker has not begun, and will not begin, back into their queues."""
         for order in reversed(orders):
             del worker.inflight[order.serial]
             self.take_back(worker, order, now)
@@ -194,10 +194,10 @@ class Scheduler:
                     if self._should_load(worker, model, now):
                         if not worker.inflight and not orders:
                             loading = self._load(worker, model, now)
-                            if not loading:  # those in its way are at work elsewhere: this worker may do something else meanwhile
+                            if not loading:  # the models in its way are in use: this worker may do something else meanwhile
                                 break
                             actions += loading
-                        is_its_turn = True  # nothing more for those behind it, or the worker would never be free to load it
+                        is_its_turn = True  # the models behind it get nothing, or the worker would never be free to load this one
                     break
                 if holding.is_loading or holding.is_leaving:
                     break
@@ -215,8 +215,8 @@ class Scheduler:
         return actions
 
     def _most_ahead_s(self, worker: WorkerState, model: ModelState) -> float:
-        """How much work of a stream may wait inside this worker: most of its share of what is left, so that all workers end together.
-        Nothing while it still has half of that and enough for the moment, or it would get, and answer, one at a time."""
+        """How many seconds of a stream's work may wait inside this worker: most of its share of what is left, so that all workers end
+        together. 0 while it still has half of that: otherwise it would get, and answer, one task at a time."""
         left_s = model.queue.requests * (model.order_s or UNKNOWN_S) + sum([other.ahead_s for other in self.workers.values()])
         most_s = min(AHEAD_LAZY_S, max(AHEAD_S / 2, PART * left_s / len(self.workers)))
         return most_s if worker.ahead_s < max(most_s, AHEAD_S) / 2 else 0.0
@@ -308,10 +308,10 @@ class Scheduler:
 
 
 def wait_until(rows: int, model: ModelState, oldest: float, deadline: float | None, now: float) -> float:
-    """When a batch of so many rows should start at the latest: at once, where waiting does not pay. `oldest` is when its first row came,
-    `deadline` the first in it.
+    """When a batch of so many rows should start at the latest: at once, if waiting does not pay. Its first row came at `oldest` and has
+    this `deadline`.
 
-    One more row saves its own fixed cost b, and costs each of the rows that wait the time until it comes.
+    Waiting for one more row saves the fixed cost b of another batch, and costs each waiting row the time until that row comes.
     """
     fit, gap_s = model.cost.fit(), model.arrivals.gap_s(now)
     if rows >= model.max_batch or not model.max_delay_s or fit is None or gap_s is None:
@@ -326,7 +326,7 @@ def wait_until(rows: int, model: ModelState, oldest: float, deadline: float | No
 
 
 def evictions(residents: list[Holding], need: int, limit: int | None) -> list[Holding] | None:
-    """What has to go for `need` more bytes; None where even that would not be enough right now."""
+    """The models that have to leave for `need` more bytes; None if not enough of them can leave right now."""
     if limit is None:
         return []
     over = sum(holding.nbytes for holding in residents) + need - limit

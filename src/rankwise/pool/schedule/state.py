@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:  # `import rankwise.pool` needs nothing of shared memory
     from rankwise.pool.schedule.tasks import Task
 
-# The pool's clock, which goes on where a test stops or moves the time: freezegun replaces `time.monotonic` for all code, so rows would
-# wait for others, and workers that hang go unnoticed, until it is put back.
+# The pool's clock. Tests that stop or move the time (freezegun) replace `time.monotonic` for all code; with that clock, rows would wait for
+# others, and workers that hang go unnoticed, until the test puts it back.
 monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 monotonic_ns = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)
 
@@ -28,15 +28,15 @@ class TaskQueue:
     def __init__(self) -> None:
         self._lanes: dict[int, deque[Task]] = {}
         self._order: list[int] = []
-        self._rows: dict[Any, int] = {}  # that wait, by key
+        self._rows: dict[Any, int] = {}  # rows that wait, by key
         self.waiting = 0
-        self.requests = 0  # that they stand for
-        self.extra = 0  # of those, parts that are not counted as tasks of their own
+        self.requests = 0  # requests that the waiting tasks stand for
+        self.extra = 0  # waiting tasks that do not count for the limit of the queue
 
     def push(self, task: Task, front: bool = False) -> None:
         lane = self._lanes.get(task.priority)
         if lane is None:
-            # Empty queues go, or a priority that is made of the time would leave one behind for each task.
+            # Drop empty lanes: if each task's priority is made from the time, one per task would be left.
             self._lanes = {priority: others for priority, others in self._lanes.items() if others}
             lane = self._lanes[task.priority] = deque()
             self._order = sorted(self._lanes, reverse=True)
@@ -71,7 +71,7 @@ class TaskQueue:
         return None
 
     def forget(self, task: Task) -> None:
-        """It waits no longer: it no longer takes up room, even where it has not fallen out yet."""
+        """Stop counting the task as waiting, even if it is still in its lane."""
         if task.is_queued:
             task.is_queued = False
             self.waiting -= 1
@@ -82,7 +82,7 @@ class TaskQueue:
                 if left:
                     self._rows[task.key] = left
                 else:
-                    del self._rows[task.key]  # there may be any number of shapes in the long run
+                    del self._rows[task.key]  # in the long run there may be any number of keys
 
     def pop_like(self, first: Task, max_rows: int, look: int = 256) -> list[Task]:
         """`first`, which was just popped, and tasks that may share its batch, as many as fit."""
@@ -111,12 +111,12 @@ class TaskQueue:
         return [task for priority in self._order for task in self._lanes[priority] if not task.is_over]
 
 
-_FEW = 64  # entries that are not worth looking through
+_FEW = 64  # fewer entries than this are not worth looking through
 
 
 class Deadlines:
     def __init__(self) -> None:
-        # A task knows its result, which is not to be kept for as long as the task was allowed to take.
+        # Weak references, because a task holds its result, which must not be kept until the deadline.
         self._heap: list[tuple[float, int, weakref.ref[Task]]] = []
         self._ticket = itertools.count()
         self._look_at = _FEW
@@ -168,7 +168,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """Who sits where, and the sentence that explains it."""
+    """The seats of the workers, and the sentence that explains how many there are."""
 
     seats: list[Seat]
     why: str
@@ -196,7 +196,7 @@ class CostModel:
             return None
         mean_x, mean_y = self._x / self._n, self._y / self._n
         spread = self._xx / self._n - mean_x * mean_x
-        if spread < 1e-9:  # one size only: where its cost comes from cannot be told, so half is laid to each
+        if spread < 1e-9:  # only one size so far: which part the cost comes from is unknown, so each gets half
             return mean_y / (2 * max(mean_x, 1.0)), mean_y / 2
         a = max(0.0, (self._xy / self._n - mean_x * mean_y) / spread)
         b = mean_y - a * mean_x
@@ -210,7 +210,7 @@ class CostModel:
 
 
 class Arrivals:
-    """The usual time between two rows. Rows are only counted when they come; the gap is worked out when a batch is decided."""
+    """The usual time between two rows. Rows are only counted when they come; the time is worked out when a batch is decided."""
 
     def __init__(self) -> None:
         self.rows = 0  # since the last look
@@ -243,18 +243,18 @@ class ModelState:
     cost: CostModel = field(default_factory=CostModel)
     arrivals: Arrivals = field(default_factory=Arrivals)
     order_s: float | None = None  # the usual seconds of one order
-    result_bytes: float | None = None  # of one request, at the most of late, where requests ran in chunks
+    result_bytes: float | None = None  # of one request, the most of late, for requests that ran in chunks
     load_s: float = 0.2
     held_until: float = 0.0  # a batch of it waits for more rows until then
     virtual_s: float = 0.0  # service received; the model with the least is next
     broken: Any = None  # the finding that all its tasks fail with
-    unbatched: Any = None  # the finding why its rows are not batched any more: none of them is believed that ran in a batch
+    unbatched: Any = None  # the finding why its rows are not batched any more; results from batches no longer count
     build_failures: int = 0
     not_before: float = 0.0  # a failed build is not tried again earlier
     is_measured: bool = False
     stamp: Any = None  # of the weights it was last built with
     counted: Any = None  # its numbers in the pool's statistics
-    is_current: bool = True  # False: its name belongs to another, or to nobody any more
+    is_current: bool = True  # False: removed or replaced, or built to replace another and not ready yet
     successor: ModelState | None = None  # built anew under the same name: tasks go there
     awaiting_load: list[Any] = field(default_factory=list)  # futures of callers that want it loaded, whether or not anything runs
 
@@ -262,7 +262,7 @@ class ModelState:
         return self.device in ("cpu", device, device.split(":")[0])
 
     def place_on(self, device: str) -> str:
-        """Whose memory it takes, in a worker of this device."""
+        """The device whose memory it takes in a worker of this device."""
         return "cpu" if self.device == "cpu" else device
 
     def ran(self, rows: int, seconds: float) -> None:
@@ -300,7 +300,7 @@ class Holding:
 
     @property
     def is_needed(self) -> bool:
-        """It cannot leave now."""
+        """Whether it has to stay in the worker for now."""
         return self.is_loading or self.orders > 0 or (self.is_fresh and bool(self.model.queue.waiting))
 
 
@@ -345,7 +345,7 @@ def any_seed() -> int:
 
 
 def seed_of(seed: int | None, number: int) -> int | None:
-    """That of the request with this number, of a stream that has this seed."""
+    """The seed of the request with this number in a stream that has this seed."""
     return derived(seed, number) if seed is not None else None
 
 

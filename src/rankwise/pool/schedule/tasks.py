@@ -1,8 +1,8 @@
 """A task and the future its caller holds; requests that travel as one task (chunks); and requests that run as several (parts).
 
-A task and a future for each quick request would take longer than a small model does. Where anything happens to a chunk (its worker dies,
-one of its requests hangs or is slow), each request that has no answer becomes a task of its own, and the one that was running is the one
-to blame."""
+A task and a future for each quick request would take longer than a small model does. If anything happens to a chunk (its worker dies, one
+of its requests hangs or is slow), each request without an answer becomes a task of its own, and the request that was running is to
+blame."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rankwise.pool.memory.shared_memory import Arena
 
 _making = threading.Lock()
 _NO_ANSWER = object()
-_ROW_BYTES = 100  # that count as the size of a request whose array is on the lane
+_ROW_BYTES = 100  # the size of a request in a packet if its array is on the lane
 
 
 class TaskOwner(Protocol):
     """What a task's future asks of the pool it belongs to."""
 
     def help(self, task: Task, timeout: float | None) -> float | None:
-        """Read the workers' answers in the caller's thread until the task is over; what is left of the timeout."""
+        """Read the workers' answers in the caller's thread until the task is over; returns what is left of the timeout."""
         ...
 
     def withdraw(self, task: Task) -> None: ...
@@ -37,24 +37,24 @@ class TaskOwner(Protocol):
 
 
 class Task:
-    """One request: its input on the lane, and how it has fared so far. What most tasks never need stands here once for all."""
+    """One request: its input on the lane, and how it has fared so far. Defaults are class attributes, because most tasks never set them."""
 
     priority = 0
     deadline: float | None = None
-    rows = 0  # 0: stands for itself; otherwise it may share a batch with others of the same key
+    rows = 0  # 0: it runs by itself; otherwise it may share a batch with tasks of the same key
     key: Any = None
-    seed: int | None = None  # of its random numbers, whichever worker runs it; then it has no rows
+    seed: int | None = None  # of its random numbers, whichever worker runs it; a task with a seed has no rows
     deaths = 0  # workers that died while they ran it, for whatever reason
-    proven_deaths = 0  # those of them for which it is known to be the cause
+    proven_deaths = 0  # deaths that it is known to have caused
     alone = False  # it was in a batch that ended its worker, and runs by itself now
     is_over = False
     is_queued = False
     has_begun = False
     to_tensor = True
-    is_lazy = False  # one of a stream: that all are done soon counts, not each by itself
+    is_lazy = False  # belongs to a stream: it counts that all its tasks are done soon, not each one
     worker: Any = None
     slots: Sequence[Any] = ()  # of the arena, held until the task is over
-    brisk = 0  # its serial, where its answer may well come before falling asleep and waking up would be over
+    brisk = 0  # its serial, if its answer may come sooner than a thread could fall asleep and wake up
     parts: Sequence[Task] = ()  # that run in its stead
     count = 1  # requests that it stands for
     is_extra = False  # a part that takes no place in the queue of its own: of a request, all but the last; of a chunk, all
@@ -68,10 +68,10 @@ class Task:
         return True
 
     def settle(self, ok: bool, value: Any) -> None:
-        """Pass its result or its exception on to whoever waits for it. No lock is held."""
+        """Pass its result or its exception on to the future. No lock is held."""
 
     def end(self) -> None:
-        """It is over: let go of its input, which the caller would keep otherwise for as long as the future."""
+        """The task is over: let go of its input, which would otherwise live for as long as the caller keeps the future."""
         self.is_over = True
         self.node = self.worker = None
         self.slots = self.parts = ()
@@ -81,9 +81,9 @@ class TaskFuture(Task, Future[Any]):
     """A task that is its own future. The thread that waits for it reads the worker's answer itself, which saves a switch of threads.
 
     Most futures are fetched by the thread that submitted them, and never need the condition and the lists that every standard future is
-    made with. They are made when a thread first asks for them. That thread asks before it looks at the state, and the state is set before
-    looking whether a thread has asked, so one of the two always sees the other. The pool's lock keeps a task from beginning while it is
-    cancelled.
+    made with. They are made when a thread first asks for them. A thread that waits makes them before it reads the state; a thread that
+    sets the state looks for them afterwards. So one of the two always sees the other. The pool's lock keeps a task from beginning while it
+    is cancelled.
     """
 
     _made: threading.Condition | None = None
@@ -110,7 +110,7 @@ class TaskFuture(Task, Future[Any]):
         return True
 
     def settle(self, ok: bool, value: Any) -> None:
-        """One that worked has its result already."""
+        """A task that worked has its result already: `finish` has set it."""
         if ok:
             self.announce()
         elif self.running() or self.set_running_or_notify_cancel():
@@ -161,7 +161,7 @@ class TaskFuture(Task, Future[Any]):
 
 
 class Chunk(TaskFuture):
-    """Its own result is nothing: what each request gave is asked for by its place."""
+    """Requests that travel as one task. Its own result is None: `value` gives the result of each request."""
 
     is_here = False
     is_spoilt = False
@@ -175,9 +175,9 @@ class Chunk(TaskFuture):
         self.count = self.fetched = 0  # requests, and those whose results the caller has
         self._data: list[Any] = []  # the bytes of each request, or its node
         self._slots: dict[int, Any] = {}  # of each request that has any
-        self._values: list[Any] = []  # as soon as some are here, or each is waited for by itself
+        self._values: list[Any] = []  # empty until the first answers come, or until requests become tasks of their own
         self._errors: dict[int, BaseException] = {}
-        self._kept = 0  # requests that a worker has been left, where others were taken from it
+        self._kept = 0  # the worker still runs the requests before this place; the others were taken from it
         self._settling = threading.Lock()
 
     def add(self, data: Any, size: int, slots: Any = ()) -> None:
@@ -206,7 +206,7 @@ class Chunk(TaskFuture):
         return EVEN, dtype, shape, self.count, b"".join(self._data) if self._rows is None else self._rows.place(0, self.count)
 
     def take(self, first: int, values: list[Any], errors: dict[int, BaseException]) -> bool:
-        """Answers of the requests from this place on; whether all are here now."""
+        """Take answers of the requests from this place on; returns whether all requests have one now."""
         with self._settling:
             if not self._values and first == 0 and len(values) == self.count:
                 self._values, self._errors = values, errors
@@ -221,7 +221,7 @@ class Chunk(TaskFuture):
 
     def wait(self) -> None:
         """Wait until all tasks have answers. An error of the whole chunk (its model cannot be built) is the error of each."""
-        error = self.exception()  # what it raises is of a signal's handler
+        error = self.exception()  # returns the chunk's error; what it raises comes from a signal handler
         if isinstance(error, PoolClosed):
             raise error
         if error is not None:
@@ -250,7 +250,7 @@ class Chunk(TaskFuture):
             self._values, self._kept = [_NO_ANSWER] * self.count, self.count
 
     def encoded(self, i: int) -> EncodedInputs:
-        """Its i-th request, for a task of its own, whose place on the lane it is from now on."""
+        """The inputs of its i-th request for a task of its own, which holds their place on the lane from now on."""
         _, tag, dtype, shape, to_tensor = self.kind
         if self._rows is not None:
             place, size, held = self._rows.lent(i, i + 1)
@@ -259,7 +259,7 @@ class Chunk(TaskFuture):
         slots = self._slots.pop(i, ())
         left = list(self.slots)
         for slot in slots:
-            if slot in left:  # not where the model has kept an input: then the pages are not used again
+            if slot in left:  # it is not if the model has kept an input: those pages are never used again
                 left.remove(slot)  # once: the same memory may have been given to several requests
         self.slots = left
         return node, self.size // self.count, slots, to_tensor
@@ -287,7 +287,7 @@ class Item(Task):
 
 
 def cut_up(task: TaskFuture, owner: TaskOwner, arena: Arena) -> None:
-    """Into tasks of as many rows as run together, each of which knows where its result belongs."""
+    """Cut a request into parts of as many rows as may run together. Each part knows its place in the result."""
     size = task.model.max_batch
     starts = range(0, task.rows, size)
     whole, parts = Whole(task, len(starts), owner), []
@@ -302,7 +302,7 @@ def cut_up(task: TaskFuture, owner: TaskOwner, arena: Arena) -> None:
 
 
 class Whole:
-    """Collects the parts of one request; the first failure is the request's."""
+    """Collects the results of a request's parts; the first failure is the request's."""
 
     def __init__(self, future: TaskFuture, count: int, owner: TaskOwner) -> None:
         self.future, self._results, self._missing, self._owner = future, [None] * count, count, owner
@@ -333,7 +333,7 @@ class Whole:
 
 
 class Part(Task):
-    """Some rows of a request that has more of them than run together."""
+    """Some rows of a request that has more of them than may run together."""
 
     def __init__(self, task: TaskFuture, encoded: EncodedInputs, whole: Whole, place: int) -> None:
         super().__init__(task.model, encoded, task.submitted)

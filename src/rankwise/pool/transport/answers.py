@@ -29,12 +29,12 @@ class Answers:
         worker.handle.has_answered = True
         serial, results = answer[0], answer[2]
         order = worker.inflight.pop(serial, None)
-        if order is None:  # the caller does not want it any more
+        if order is None:  # it was taken back from this worker
             self._throw_away(worker, separate(results))
             return
         try:
             self._take_order(worker, order, answer, now)
-        except BaseException:  # of a signal's handler, in the middle: the supervisor sees that the worker knows nothing of this order
+        except BaseException:  # a signal handler raised in the middle: the supervisor will see that the worker does not know this order
             worker.inflight[serial] = order
             raise
 
@@ -50,7 +50,7 @@ class Answers:
             return
         if order.model.unbatched is not None:
             self._want_whole(order.tasks, flags)
-            if len(order.tasks) > 1 and not flags & UNBATCHABLE:  # they ran in one batch, before it was known that none is to be believed
+            if len(order.tasks) > 1 and not flags & UNBATCHABLE:  # they ran in a batch before its rows turned out to depend
                 self._throw_away(worker, results)
                 self._run_alone(order.tasks)
                 return
@@ -61,7 +61,7 @@ class Answers:
                 self._finish(worker, task, ok, data, now, flags)
 
     def _take_chunk(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...], seconds: float, flags: int, now: float) -> None:
-        """What its requests gave, or the first of them, where the others were taken back."""
+        """Take the results of a chunk's requests; of the first ones only, if the others were taken back."""
         if chunk.is_over:
             self._throw_away(worker, separate(results))
             return
@@ -82,7 +82,7 @@ class Answers:
         if results[0] == EVEN:
             try:
                 return worker.handle.reader.even(chunk, *results[1:]), {}
-            except Exception as error:  # they cannot be had here
+            except Exception as error:  # the results cannot be read here
                 return [None] * results[3], dict.fromkeys(range(results[3]), error)
         values: list[Any] = []
         errors: dict[int, BaseException] = {}
@@ -94,7 +94,7 @@ class Answers:
         return values, errors
 
     def _take_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
-        """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
+        """Give each task its rows of the result. If the run of all together failed, each task runs by itself."""
         ok, node = result
         ok, value = _read(worker, order.carrier or order.tasks[0], ok, node)
         if flags & KEPT and order.carrier is not None:  # the model still has its input: these pages are not used again
@@ -120,7 +120,7 @@ class Answers:
         self._scheduler.add_again([task for task in tasks if not task.is_over])
 
     def gpu_unusable(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        """The worker leaves, because its GPU does nothing any more. A request that was alone has done that; of several it may be any."""
+        """The worker leaves, because its GPU does nothing any more. A request that ran alone caused that; several run again, one by one."""
         _, serial, data, text = message
         worker.is_ready = False
         worker.handle.has_answered = True
@@ -144,7 +144,7 @@ class Answers:
                 self._state.fail(task, error)
 
     def _want_whole(self, tasks: list[Task], flags: int) -> None:
-        """The model turned out to know no rows: a part of a request means nothing by itself."""
+        """Run cut requests again in one piece: rows of this model depend on each other, so the result of a part means nothing."""
         for task in tasks:
             if isinstance(task, Part) and not task.is_over:
                 if flags & KEPT:
@@ -176,14 +176,14 @@ class Answers:
             log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
 
     def stop_batching(self, model: ModelState, reason: str) -> None:
-        """Run the model without batches from now on, and again what is under way: no answer from a batch counts any more."""
+        """Run the model without batches from now on. Results of batches that are under way do not count, and their tasks run again."""
         if model.unbatched is None:
             model.max_batch = 1
             model.unbatched = not_batched(model.name, reason)
             log.warning("%s", whole_text(model.unbatched))
 
     def _throw_away(self, worker: WorkerState, results: list[tuple[bool, Any]]) -> None:
-        """Read and forget, so that their room in the lane is free again."""
+        """Read the results and drop them, so that their room in the lane is free again."""
         for ok, data in results:
             if ok:
                 _read(worker, _NOBODY, ok, data)
@@ -204,7 +204,7 @@ class Answers:
             self._state.tell_loaded(model)
 
     def _compare_weights(self, worker: WorkerState, model: ModelState, stamp: Any) -> None:
-        """A worker that is replaced, or one replica more, reads what `weights` or `build` names as it is by then."""
+        """Warn about replicas with different weights: a new or replaced worker reads what `weights` or `build` names at that time."""
         others = [other for other in self._scheduler.workers.values() if other is not worker and model.number in other.holds]
         if model.stamp not in (None, stamp) and any(not other.holds[model.number].is_leaving for other in others):
             said = "model %r has other weights in worker %d than in others: their file was changed, or its build draws numbers that are not"
@@ -212,8 +212,8 @@ class Answers:
         model.stamp = stamp
 
     def not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        """The build raised: it would do so again, so all its tasks get to know, once. Unless memory or files ran out, which may pass:
-        then it is tried again, a few times, in a worker that has used none yet."""
+        """The build raised. It would raise again, so all tasks of the model fail with its error. But if memory or files ran out, which may
+        pass, it is tried a few more times, each in a fresh worker."""
         _, serial, number, data, text, is_passing = message
         model = self._scheduler.models[number]
         self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
@@ -236,15 +236,15 @@ class Answers:
 
 
 def _read(worker: WorkerState, task: Task, ok: bool, data: Any) -> tuple[bool, Any]:
-    """What the model gave, or the exception that the caller sees in its place."""
+    """The model's result, or the exception that the caller gets instead."""
     try:
         return ok, worker.handle.reader.value(task, data) if ok else raised(data, task.model.name)
-    except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
+    except Exception as error:  # the result cannot be read here: its class cannot be imported, say
         return False, error
 
 
 def separate(results: Any) -> list[tuple[bool, Any]]:
-    """The results of an order or a chunk that may lie on the worker's lane."""
+    """Those results of an order or a chunk that may lie on the worker's lane, one by one."""
     if results and results[0] == EVEN:
         _, dtype, shape, count, place = results
         return [] if type(place) is bytes else [(True, ("N", dtype, (count, *shape), place))]
@@ -259,6 +259,6 @@ def _bytes_of(results: tuple[Any, ...]) -> int:
 def _node_bytes(node: Any) -> int:
     if type(node) is bytes or type(node) is str:
         return len(node)
-    if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane: nobody copies it
+    if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane: it is not copied
         return int(node[3]) // LANE_SHARE
     return sum([_node_bytes(item) for item in node]) if type(node) in (tuple, list) else 0

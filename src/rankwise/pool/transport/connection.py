@@ -1,4 +1,4 @@
-"""The connection between the pool and one worker: packets, a page of memory that both see, and the pool's end of it."""
+"""The connection between the pool and one worker: packets, a page of memory that both share, and the pool's handle of the worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.schedule.state import Seat, monotonic, monotonic_ns
 
 MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it
-KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
+KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # flags in the answer to an order
 STACK_SIGNAL = signal.SIGRTMAX - 3  # asks a worker to write its stack to its crash notes
 _FD = array.array("i").itemsize
 # Plain numbers: joining the flags anew for each packet would take longer than sending it.
@@ -45,7 +45,7 @@ def wait_at_most(sock: socket.socket, seconds: float) -> None:
 
 
 def send(sock: socket.socket, message: Any, fds: tuple[int, ...] = (), wait: bool = False) -> bool:
-    """False where the packet does not fit right now. Raises OSError where the other end is closed."""
+    """False if the packet does not fit right now. Raises OSError if the other end is closed."""
     data = marshal.dumps(message, 2)
     flags = SEND if wait else SEND_NOW
     try:
@@ -59,13 +59,13 @@ def send(sock: socket.socket, message: Any, fds: tuple[int, ...] = (), wait: boo
 
 
 def check_is_kernels(error: OSError) -> None:
-    """Raises one without a number: it is of a signal's handler (TimeoutError, say) that ran while the kernel was asked."""
+    """Raise an error that has no number: a signal handler raised it (a TimeoutError, say) while the kernel was asked."""
     if error.errno is None:
         raise error
 
 
 class Receiver:
-    """Reads packets; descriptors that came along wait in `fds`, in order."""
+    """Reads packets. Descriptors that came along wait in `fds`, in order."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -74,12 +74,12 @@ class Receiver:
         self.fds: list[int] = []
 
     def receive(self, wait: bool) -> Any | None:
-        """The next message; None where the other end is gone. Raises BlockingIOError where there is none yet."""
+        """The next message; None if the other end is gone. Raises BlockingIOError if there is none yet."""
         flags = _RECEIVE if wait else _RECEIVE_NOW
         try:
             try:
                 size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
-            except ConnectionResetError:  # the other end left without reading everything; what it had said itself is still there
+            except ConnectionResetError:  # the other end left without reading everything; what it had sent is still there
                 size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
         except BlockingIOError:
             raise
@@ -98,14 +98,14 @@ class Receiver:
 
 
 SLOTS = 4096
-# Words of eight bytes. Who is watching sees there that a packet was posted to the worker (its serial; 0: one of another kind) and from
-# which core, that the worker has answered, and which core it runs on.
+# Indices of words of eight bytes. They tell which packet was posted to the worker (its serial; 0: a packet of another kind) and from which
+# core, which packet the worker has answered, and which core it runs on.
 POSTED, ANSWERED, POSTED_FROM, RUNS_ON, _AWAITS_GPU, _ITEM = 4, 5, 6, 7, 8, 9
 _CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that are with a worker at once
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING = struct.Struct("<QQ")
-_RECALLED, _OWN_DOING = 2, 3  # words, too
+_RECALLED, _OWN_DOING = 2, 3  # indices of words, too
 current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
 
 
@@ -116,31 +116,31 @@ class StatusPage:
         self.segment = segment
         self._map = segment.map
         self.words = memoryview(segment.map)[:_FLAGS].cast("Q")
-        self.taken = memoryview(segment.map)[_FLAGS:]  # the worker takes an output slot, the parent frees it: a byte is enough
+        self.taken = memoryview(segment.map)[_FLAGS:]  # a byte per output slot: the worker takes a slot, the parent frees it
 
     def run(self, serial: int, now_ns: int) -> None:
-        """Worker: this is what I do now; serial 0 is nothing."""
+        """For the worker: it runs this serial now; 0 is nothing."""
         _RUNNING.pack_into(self._map, 0, serial, now_ns)
 
     @property
     def running(self) -> tuple[int, int]:
-        """The serial and the time (monotonic, ns) of what the worker does.
+        """The serial of what the worker runs, and since when (monotonic, ns).
 
-        It writes one after the other. Who looks in between sees a serial without a time, and takes it for a task that ran since the
-        machine was started: so that is nothing yet.
+        The worker writes one after the other. A reader in between sees a serial without a time, which would be a task that has run since
+        the machine was started: so it counts as nothing.
         """
         serial, since = _RUNNING.unpack_from(self._map, 0)
         return (serial, since) if since else (0, 0)
 
     def chunk(self, serial: int) -> Callable[[int], bool]:
-        """Worker: I run this chunk. What comes back is called with the place of each request before it begins, and says False where it
-        and those behind it have been taken back."""
+        """For the worker: it runs this chunk now. Call the function that comes back with the place of each request before that begins; it
+        returns False if this request and those after it have been taken back."""
         words, now_ns, cut_at = self.words, monotonic_ns, _CUTS + serial % _NUM_CUTS
 
         def begins(place: int) -> bool:
             if words[cut_at] == serial:
                 return False
-            words[_OWN_DOING] = 0  # that was the one before
+            words[_OWN_DOING] = 0  # a note of it was about the request before
             words[_ITEM] = place
             words[1] = now_ns()
             return True
@@ -152,11 +152,11 @@ class StatusPage:
         return int(self.words[_ITEM])
 
     def cut(self, serial: int) -> None:
-        """Parent: of this chunk, no request shall begin any more."""
+        """For the parent: no further request of this chunk may begin."""
         self.words[_CUTS + serial % _NUM_CUTS] = serial
 
     def wait_for_gpu(self) -> None:
-        """Worker: the model has returned, and what it has asked of the GPU may not be done."""
+        """For the worker: the model has returned, and the GPU may still be at work for it."""
         self.words[_AWAITS_GPU] = self.words[1]
 
     @property
@@ -165,7 +165,7 @@ class StatusPage:
 
     @property
     def recalled(self) -> int:
-        """Whatever was sent up to this serial and has not begun shall not begin; the parent says so."""
+        """Orders up to this serial that have not begun must not begin any more. The parent sets it."""
         return int(self.words[_RECALLED])
 
     @recalled.setter
@@ -173,12 +173,12 @@ class StatusPage:
         self.words[_RECALLED] = serial
 
     def note_own_signal(self) -> None:
-        """Worker: the code of what I do now is about to end or stop me, or may be."""
+        """For the worker: code that it runs is about to send this process a signal, which may end or stop it."""
         self.words[_OWN_DOING] = self.words[0]
 
     @property
     def is_own_doing(self) -> bool:
-        """Whether that was said of what the worker does, or was doing when it ended."""
+        """Whether the worker noted an own signal during what it runs now, or ran when it ended."""
         serial, _ = self.running
         return bool(serial and self.words[_OWN_DOING] == serial)
 
@@ -188,16 +188,16 @@ class StatusPage:
 
 # Watching for the other side for a moment before going to sleep exists only for speed. A process that was just woken runs Python two to
 # three times slower than one that is warm, so for tasks of less than 0.1 ms that follow each other closely, falling asleep and waking up is
-# most of a round trip. Both sides yield the core to any other process meanwhile. A kernel that likes to keep two that talk to each
-# other on one core leaves them there for good, where one can only watch while the other waits; so the worker moves to another core once.
+# most of a round trip. Both sides yield the core to any other process meanwhile. Some kernels put two processes that talk to each other on
+# one core and leave them there, where one can only watch while the other waits; so the worker moves to another core once.
 BRISK_NS = 100_000  # a task that takes less is quick
 _WATCH_ANSWER_NS, _BEGIN_NS = 500_000, 40_000  # how long a caller watches; less where the worker does not even begin
-_WATCH_POST_NS = 1_000_000  # how long a worker does
+_WATCH_POST_NS = 1_000_000  # how long a worker watches
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; after so many a worker moves
 
 
 def watch_for_answer(page: StatusPage, serial: int, now_ns: int) -> None:
-    """In the caller's thread. Not for long where the worker does not begin, or runs on this very core, which it gets when we sleep."""
+    """Watch in the caller's thread; only shortly if the worker does not begin, or runs on this core, which it gets when we sleep."""
     words, soon_ns, until_ns = page.words, now_ns + _BEGIN_NS, now_ns + _WATCH_ANSWER_NS
     while words[ANSWERED] != serial:
         now_ns = monotonic_ns()
@@ -214,7 +214,7 @@ class PostWatch:
         self._streak = self._watched_ns = 0
 
     def watch(self, last: int) -> None:
-        """Until a packet is posted after the one with the serial `last`, where quick tasks follow each other closely."""
+        """Watch until a packet is posted after the one with the serial `last`; only if quick tasks follow each other closely."""
         words, now_ns = self._page.words, monotonic_ns()
         self._streak = self._streak + 1 if now_ns - self._watched_ns < _CLOSE_NS else 0
         if self._streak:
@@ -245,19 +245,19 @@ class WorkerHandle:
         self.sock, self._theirs = pair()
         self.send = self.sock.send  # looked up once
         self.receiver = Receiver(self.sock)
-        with ExitStack() as undo:  # where descriptors run out, each try would leave some open for good
+        with ExitStack() as undo:  # or each attempt that fails, for lack of descriptors, would leave some open
             undo.callback(self.sock.close)
             undo.callback(self._theirs.close)
             self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
             undo.callback(self.page.segment.close)
             self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)
             undo.callback(os.close, self.crash)
-            self._life_line, self._life = os.pipe2(os.O_CLOEXEC)  # when our end is closed, by whatever, the kernel ends the worker
+            self._life_line, self._life = os.pipe2(os.O_CLOEXEC)  # when our end is closed, however that happens, the kernel ends the worker
             undo.pop_all()
         self.pid: int | None = None  # None until it runs: a signal to 0 would reach our whole process group
         self.pidfd = -1
-        self.known_segments = 0  # of the arena, that the worker has been given
-        self.segments: list[Segment | OSError] = []  # of its outputs; or why one cannot be had here
+        self.known_segments = 0  # how many of the arena's segments the worker has been given
+        self.segments: list[Segment | OSError] = []  # of its outputs; an error stands for a segment that cannot be mapped here
         self.lacks_segment = False
         self.is_closed = False
         self.is_gone = False  # its process has ended, or is about to
@@ -291,7 +291,7 @@ class WorkerHandle:
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> bool:
-        """Send a signal to this very process, never to another one that has its number by now. Whether it was there."""
+        """Send a signal to this very process, never to a later one that has the same pid. False if it is gone."""
         if self.pidfd < 0:
             return False
         try:
@@ -305,7 +305,7 @@ class WorkerHandle:
             select.select([self.pidfd], [], [], seconds)
 
     def is_anything_under_way(self) -> bool:
-        """Whether there are packets that the worker has not read, or that nobody here has."""
+        """Whether there are packets that the worker has not read, or that have not been read here."""
         try:
             if any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))):
                 return True
@@ -317,10 +317,10 @@ class WorkerHandle:
         return True
 
     def add_segment(self, size: int) -> None:
-        """One that cannot be had here keeps its number, or results would be read from another in its place."""
+        """Map one more segment of the worker. A segment that cannot be mapped keeps its number, so that later ones have the right one."""
         try:
             if not self.receiver.fds:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel drops what finds no free number
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel drops a descriptor that finds no free number here
             self.segments.append(Segment.adopted(self.receiver.fds.pop(0), size))
         except OSError as error:
             self.segments.append(OSError(error.errno, f"a result cannot be read in this process: {error.strerror}"))
@@ -341,7 +341,7 @@ class WorkerHandle:
         if self.is_closed:
             return
         self.is_closed = True
-        self.reader = None  # it knows our memory; a mapping keeps its file open until no object refers to it
+        self.reader = None  # it refers to our memory; a mapping keeps its file open until no object refers to it
         self.sock.close()
         self._theirs.close()
         self.receiver.close()
@@ -359,8 +359,8 @@ _ANSWER_S, _SETTLE_S = 2.0, 0.05
 
 
 def stack_of(handle: WorkerHandle) -> str:
-    """The Python stack, innermost first, without our own frames: the worker's handler of a signal writes it to its crash notes, line by
-    line, whatever Python does. Where nothing comes, why."""
+    """The worker's Python stack, innermost call first and without our own frames; or why it cannot be read. On this signal, C code in the
+    worker writes the stack to the crash notes, line by line, whatever Python does."""
     before = len(handle.crash_notes())
     if not handle.signal(STACK_SIGNAL):
         return "(its stack could not be read: the worker is gone)"

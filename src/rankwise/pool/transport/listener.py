@@ -1,7 +1,7 @@
-"""Reads the workers' packets: the caller that waits for a result does so itself, otherwise a thread, which also keeps the time.
+"""Reads the workers' packets: the caller that waits for a result reads itself, otherwise a thread does, which also acts when time is up.
 
 A caller that reads for itself saves two switches of threads. So the thread stops listening to a worker as soon as a task is sent there;
-it waits a moment for the caller, and reads itself where the caller does not come."""
+it waits a moment for the caller, and reads the answer itself if the caller does not come."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rankwise.pool.transport.connection import WorkerHandle, watch_for_answer
 
 log = logging.getLogger("rankwise.pool")
 BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
-# How long callers are waited for: where they came the last time, and where they did not (callbacks, asyncio).
+# How long to wait for a caller to read its answer: if the last one came, and if it did not (callbacks, asyncio).
 _LONG_GRACE_NS, _SHORT_GRACE_NS = 2_000_000, 20_000
 _WINDOWS = itertools.count(1)
 _LOOK_UP_MS = 100
@@ -60,7 +60,7 @@ class Listener:
         self._events = events
         self._epoll = select.epoll()
         self._acts: dict[int, Callable[[], object]] = {}  # what is done when there is something to read from a descriptor
-        self._packets = select.epoll()  # the workers' sockets, apart: an event loop may watch them in this thread's place
+        self._packets = select.epoll()  # the workers' sockets, apart: an asyncio loop may watch this one instead of this thread
         self.watch(self._packets.fileno(), self._read_arrived)
         self._reader: LoopReader | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -73,7 +73,7 @@ class Listener:
         if window is not None:
             self.watch(window.fileno(), lambda: answer(window, events.stats()))
         self._workers: dict[int, WorkerState] = {}  # by descriptor
-        self._helpers: dict[int, list[WorkerState]] = {}  # by the thread of a caller: whose packets it reads
+        self._helpers: dict[int, list[WorkerState]] = {}  # by thread: the workers whose packets this caller reads
         self._sleeps_until = 0.0
         self._grace_ns = _LONG_GRACE_NS
         self._thread = threading.Thread(target=self._loop, name="rankwise-pool", daemon=True)
@@ -82,7 +82,7 @@ class Listener:
         self._thread.start()
 
     def watch(self, fd: int, act: Callable[[], object]) -> None:
-        """Call this whenever there is something to read, in the listener's thread."""
+        """Call `act` in the listener's thread whenever the descriptor has something to read."""
         if fd not in self._acts:
             self._acts[fd] = act
             self._epoll.register(fd, select.EPOLLIN)
@@ -101,12 +101,12 @@ class Listener:
         self.forget(worker.handle.pidfd)
 
     def expect(self, handle: WorkerHandle) -> None:
-        """Something was sent to this worker: a thread has to read the answer."""
+        """Something was sent to this worker, so a thread has to read the answer."""
         if not handle.is_armed and (self._reader is None or not self._has_armed(handle)):
             self._give_grace()
 
     def _has_armed(self, handle: WorkerHandle) -> bool:
-        """Watch for its packets, unless a thread is reading them."""
+        """Watch for the worker's packets; False if a thread is reading them."""
         if not handle.reading.acquire(blocking=False):
             return False
         try:
@@ -116,7 +116,7 @@ class Listener:
         return True
 
     def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """From now on this loop, in whose thread we are, reads the answers; until what is returned is called there. One loop at a time."""
+        """Make this loop, in whose thread we are, read the answers until the returned function is called there. One loop at a time."""
         if self._reader is not None:
             return lambda: None
         self.forget(self._packets.fileno())
@@ -147,7 +147,7 @@ class Listener:
             self.wake()
 
     def plans_soon(self) -> bool:
-        """Whether workers are busy, and this thread's loop, which reads their answers, calls `go_on` when it has taken in all requests."""
+        """Whether planning can wait: workers are busy, and this thread's loop calls `go_on` when it has taken in all requests."""
         return self._reader is not None and self._events.is_busy and self._reader.plans_soon()
 
     def wake(self) -> None:
@@ -164,7 +164,7 @@ class Listener:
             self._thread.join()
 
     def help(self, task: Task, timeout: float | None) -> float | None:
-        """In the caller's thread: read what the workers say until the task is over. Returns what is left of the timeout."""
+        """In the caller's thread: read what the workers send until the task is over. Returns what is left of the timeout."""
         end, me = None if timeout is None else monotonic() + timeout, threading.get_ident()
         if self._reader is not None:
             self._reader.plan_now()
@@ -187,21 +187,21 @@ class Listener:
             finally:
                 is_one_of_several = len(workers) > 1
                 self.let_go()
-                if is_one_of_several or worker.inflight:  # a caller that waits for these comes soon, or the other thread takes over
+                if is_one_of_several or worker.inflight:  # their callers come soon, or the other thread takes over
                     self._give_grace()
             if end is not None and monotonic() >= end:
                 break
         return None if end is None else max(0.0, end - monotonic())
 
     def let_go(self) -> None:
-        """This thread reads no worker's packets any more. It may have been doing so when a signal came, whose handler now closes the pool:
-        who waits below does not go on before that returns."""
+        """Stop reading packets in this thread. A signal handler that closes the pool may have interrupted it while it read: what waits for
+        the packets below does not go on before that handler returns."""
         workers = self._helpers.pop(threading.get_ident(), [])
         while workers:
             workers.pop().handle.reading.release()
 
     def _take_others(self, workers: list[WorkerState]) -> None:
-        """Other busy workers that no thread reads: one thread that reads them all is better than two in turns."""
+        """Read other busy workers that no thread reads: one thread that reads them all is better than two in turns."""
         for other in list(self._workers.values()):
             if other is not workers[0] and other.inflight and not other.handle.is_gone and other.handle.reading.acquire(blocking=False):
                 workers.append(other)
@@ -212,8 +212,8 @@ class Listener:
             self._grace.set(self._grace_ns)
 
     def _need_no_grace(self, graces: int) -> None:
-        """All that is under way is read by us or by others; unless something has happened since `graces`. To be woken for nothing costs
-        a listener whose code has left the caches more than all the rest of a request."""
+        """Do not wake the listener's thread: threads read all that is under way, unless something was sent since `graces`. Waking it for
+        nothing, when its code has left the caches, takes longer than all the rest of a request."""
         with self._grace_lock:
             if graces == self._graces:
                 self._grace.set(0)
@@ -227,13 +227,13 @@ class Listener:
                 pass
 
     def close_own(self) -> None:
-        """Close descriptors once: their numbers are soon those of other files, in a forked child as well."""
+        """Close the descriptors, only once: other files soon have their numbers. The same holds in a forked child."""
         if self._wake < 0:
             return
         self._workers, self._acts = {}, {}
         wake, self._wake = self._wake, -1
         self._epoll.close()
-        if self._reader is None:  # or it is closed when its loop lets go of it: the loop would take the next file of this number for it
+        if self._reader is None:  # else `stop` closes it: until then, the loop would take the next file of this number for it
             self._packets.close()
         os.close(wake)
         self._grace.close()
@@ -258,7 +258,7 @@ class Listener:
         while not task.is_over and not handle.is_gone:
             try:
                 message = handle.receiver.receive(wait=True)
-            except BlockingIOError:  # nothing for a while: look whether there is still something to wait for
+            except BlockingIOError:  # nothing came for a while: look whether there is still something to wait for
                 if end is not None and monotonic() >= end:
                     return
                 continue
@@ -275,11 +275,11 @@ class Listener:
             for fd, _ in poll.poll(_LOOK_UP_MS):
                 if not self._read_packets(by_fd[fd], 1):
                     return
-            if task.worker not in workers or (end is not None and monotonic() >= end):  # it waits again, or for another one
+            if task.worker not in workers or (end is not None and monotonic() >= end):  # the task waits again, or is with another worker
                 return
 
     def _read_packets(self, worker: WorkerState, most: int = _PACKETS) -> bool:
-        """What a worker has said so far; False where it has closed its socket."""
+        """Take in the packets that a worker has sent; False if it has closed its socket."""
         for _ in range(most):
             try:
                 message = worker.handle.receiver.receive(wait=False)
@@ -302,13 +302,13 @@ class Listener:
                     now = monotonic()
                     if now >= next_tick:
                         self._take_over()
-                        self._read_arrived()  # also where a loop reads: its thread may be busy, or wait for what another one delays
+                        self._read_arrived()  # also if a loop reads: its thread may be busy or blocked
                         events.tick(now)
                         next_tick = now + (BUSY_TICK_S if events.is_busy else IDLE_TICK_S)
                     self._listen(next_tick)
                 except Exception:
                     raise
-                except BaseException:  # sys.exit in a callback, say: its future is settled, and others wait for theirs
+                except BaseException:  # sys.exit in a callback, say: its future is settled, and others still wait
                     log.exception("a callback tried to end the thread that it ran in")
         except Exception:
             log.exception("the pool's listener failed")
@@ -321,7 +321,7 @@ class Listener:
         self._sleeps_until = until = self._events.next_moment(next_tick) if self._reader is None else next_tick
         for fd, _ in self._epoll.poll(max(0.0, until - monotonic())):
             act = self._acts.get(fd)
-            if act is not None:  # it may have been forgotten by what another one did
+            if act is not None:  # the act before it may have removed it
                 act()
         self._events.on_time(monotonic())
 
@@ -341,8 +341,8 @@ class Listener:
             if worker is None or not worker.handle.reading.acquire(blocking=False):
                 continue
             try:
-                # One that starts will say so unasked, and its descriptor may be one that an event of a dead worker was meant for.
-                # A loop goes on watching: it is there anyway.
+                # A worker that starts stays watched: it reports unasked, and this event may have been for a dead one with its descriptor.
+                # A loop goes on watching, which costs it nothing.
                 if not self._read_packets(worker) or (worker.is_ready and not worker.inflight and self._reader is None):
                     self.disarm(worker.handle)
             finally:
@@ -350,11 +350,11 @@ class Listener:
 
 
 class LoopReader:
-    """An asyncio loop that reads the workers' answers itself, where its thread is the one that waits for them. Exists only for speed: the
+    """An asyncio loop that reads the workers' answers itself, because its thread waits for them. Exists only for speed: the
     listener's thread would have to wake the loop for each answer, and both would fight for the interpreter; under load that takes longer
     than the rest of a request (1,412 answers a second instead of 1,107 on two cores, 8 connections).
 
-    Made in the loop's own thread. Calls `read` when a packet is there, and keeps the time of deadlines and of batches that wait."""
+    Made in the loop's own thread. Calls `read` when a packet is there, and wakes up for deadlines and for batches that have waited."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, read: Callable[[], None], events: Events) -> None:
         self._loop, self._fd, self._read_arrived, self._events = loop, fd, read, events
@@ -374,7 +374,7 @@ class LoopReader:
                 pass
 
     def plans_soon(self) -> bool:
-        """Requests that arrived together are planned together: one batch and one message, instead of one for each. From any thread."""
+        """Whether the loop will plan soon, so that requests that arrive together share a batch and a message. From any thread."""
         if threading.get_ident() != self._thread:
             return False
         if not self._is_to_plan:
@@ -383,7 +383,7 @@ class LoopReader:
         return True
 
     def plan_now(self) -> None:
-        """This thread is about to wait for a result; where it is the loop's, nothing would be planned meanwhile."""
+        """This thread is about to wait for a result. If it is the loop's own, nothing would be planned meanwhile, so plan now."""
         if self._is_to_plan and threading.get_ident() == self._thread:
             self._events.go_on(monotonic())
 
@@ -421,7 +421,7 @@ _CLOEXEC, _NONBLOCK = 0o2000000, 0o4000
 
 
 class Timer:
-    """Wakes an epoll after some microseconds, which a caller has to read an answer itself; an epoll's own timeout counts in milliseconds.
+    """Wakes an epoll after some microseconds, in which a caller may read an answer itself; an epoll's own timeout counts in milliseconds.
     Exists only for speed. Python has a timerfd of its own from 3.13 on."""
 
     def __init__(self) -> None:
@@ -429,11 +429,11 @@ class Timer:
         if self.fd < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        self._spec = (ctypes.c_long * 4)()  # of an interval, and until it fires: seconds and nanoseconds
+        self._spec = (ctypes.c_long * 4)()  # an interval, and the time until it fires: each in seconds and nanoseconds
         self._pointer = ctypes.byref(self._spec)
 
     def set(self, nanoseconds: int) -> None:
-        """Fire once, that much later than now; an earlier setting is forgotten. Under a second; 0: not at all."""
+        """Fire once, so many nanoseconds from now (under a second; 0: never), instead of when it was set to fire."""
         self._spec[3] = nanoseconds
         _libc.timerfd_settime(self.fd, 0, self._pointer, None)
 

@@ -26,18 +26,18 @@ from rankwise.pool.transport.connection import BRISK_NS, POSTED, POSTED_FROM, SE
 from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
-# Quick tasks share an answer, but no caller waits long for it; of a stream, a worker answers while it still has half of what it was given.
+# How long a worker may hold back an answer to add more results: shortly for quick tasks; for a stream, until half of its work is done.
 PROMPT_NS, LAZY_NS = 200_000, 15_000_000
 _BRISK_S = BRISK_NS / 1e9
-_MOST_FILES = 128  # of shared weights: a process has 1,024 descriptors, if nobody has asked for more
+_MOST_FILES = 128  # of shared weights: a process may have 1,024 descriptors by default
 
 
 class Sender:
-    """The pool's lock is held in all of this."""
+    """All methods are called with the pool's lock held."""
 
     def __init__(self, state: PoolState, specs: dict[int, Any], expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._scheduler, self._arena = state, state.scheduler, state.arena
-        self._expect = expect  # told of each worker that something is sent to
+        self._expect = expect  # called with each worker that something is sent to
         self.specs = specs  # by the model's number, as `placed` gives them
         self._weights_files: dict[int, int] = {}  # by the model's number
 
@@ -59,8 +59,8 @@ class Sender:
                     self._close_weights_file(model)
 
     def _weights_file(self, worker: WorkerState, model: ModelState) -> tuple[int, ...]:
-        """A descriptor of the file in memory by which replicas on the CPU share their weights, where there may be several. The first of
-        them gets an empty one."""
+        """A descriptor of the file in memory by which replicas on the CPU share their weights; none if there can be only one replica. The
+        first replica gets an empty file."""
         if model.place_on(worker.device) != "cpu" or model.replicas == 1 or len(self._scheduler.workers) < 2:
             return ()
         if all(holding.worker is worker for holding in self._scheduler.holdings_of(model)):
@@ -72,7 +72,7 @@ class Sender:
         return () if fd is None else (fd,)
 
     def _close_weights_file(self, model: ModelState) -> None:
-        """Workers that have mapped it keep it."""
+        """Close our descriptor; workers that have mapped the file keep it."""
         fd = self._weights_files.pop(model.number, None)
         if fd is not None:
             os.close(fd)
@@ -101,7 +101,7 @@ class Sender:
     def _parts_of(self, order: Order) -> list[Part] | tuple[Any, ...]:
         try:
             return parts_of(order, self._arena)
-        except LaneFull:  # it may stay so for as long as the caller likes to keep what is there; what fits a packet needs no room
+        except LaneFull:  # the caller may keep the lane full for as long as it likes; what fits a packet needs no lane
             fit = max(1, sum([size <= _ORDER_BYTES for size in accumulate([task.size for task in order.tasks])]))
             self._scheduler.add_again(order.tasks[fit:])
             del order.tasks[fit:]
@@ -109,7 +109,7 @@ class Sender:
             return parts_of(order, self._arena)
 
     def _send(self, worker: WorkerState, message: tuple[Any, ...], fds: tuple[int, ...] = (), must: bool = False) -> bool:
-        """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
+        """False if the worker's socket is full. True for a worker that is gone: when that is noticed, its orders run again."""
         handle: WorkerHandle = worker.handle
         self._expect(handle)
         try:
@@ -129,7 +129,7 @@ class Sender:
 
 
 _ORDER_BYTES = 50_000  # of one order; with AHEAD_BYTES before it, a packet stays below MAX_BYTES
-_SMALL = 256  # bytes of an array that may stay
+_SMALL = 256  # an array of at most so many bytes stays in the packet
 
 
 def placed(spec: bytes, arena: Arena) -> Any:
@@ -147,7 +147,7 @@ def placed(spec: bytes, arena: Arena) -> Any:
 
 
 class LaneFull(Exception):
-    """The rows of an order have no room right now."""
+    """The lane has no room for the rows of an order right now."""
 
 
 class Carrier(Task):
@@ -163,7 +163,7 @@ class Carrier(Task):
 
 
 def parts_of(order: Order, arena: Arena) -> list[Part] | tuple[Any, ...]:
-    """Each task by itself, or small ones as if they were one; what is too much for the packet goes to the lane. Raises LaneFull."""
+    """The tasks of an order, one by one, or small ones as one; what is too large for the packet goes to the lane. Raises LaneFull."""
     tasks = order.tasks
     if isinstance(tasks[0], Chunk):
         return tasks[0].payload()
@@ -211,29 +211,29 @@ def _to_lane(task: Task, arena: Arena) -> None:
 class FastPath:
     """The short way of one task: no other task waits for the model, a worker that holds it is idle, and the caller fetches the result
     itself. Exists only for speed: a process that has just been woken runs Python several times slower than one that is warm, so what
-    counts is how little is done between the caller and the worker. The packet is sent as early as can be; the books are kept while the
-    worker is busy."""
+    counts is how little is done between the caller and the worker. The packet is sent as early as possible; the bookkeeping is done while
+    the worker is busy."""
 
     def __init__(self, state: PoolState, owner: TaskOwner, expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._owner, self._expect = state, owner, expect
         self._lock, self._scheduler, self._arena = state.lock, state.scheduler, state.arena
 
     def send(self, model: ModelState, encoded: EncodedInputs, rows: int, key: Any) -> TaskFuture | None:
-        """None where it has to queue. `rows` (one at most) and `key` are what it could share a batch by."""
+        """Send a task at once; None if it has to queue. `rows` (one at most) and `key` say which tasks it could share a batch with."""
         state, scheduler = self._state, self._scheduler
         with self._lock:
             worker = scheduler.idle_holder(model)
             if worker is None or state.is_closing or (rows and not scheduler.is_best_alone(model, monotonic())):
                 return None
             handle: WorkerHandle = worker.handle
-            if handle.known_segments < len(self._arena.segments):  # the long way shows them to it
+            if handle.known_segments < len(self._arena.segments):  # the usual path sends it the new segments
                 return None
             scheduler.serial = serial = scheduler.serial + 1
             try:
                 handle.send(dumps(("one", serial, model.number, encoded[0]), 2), SEND_NOW)
             except BlockingIOError:
                 return None
-            except OSError as error:  # it is gone, which will be noticed; then its tasks run again
+            except OSError as error:  # the worker is gone; when that is noticed, its tasks run again
                 check_is_kernels(error)
             words = handle.page.words
             words[POSTED_FROM] = current_cpu()
@@ -250,7 +250,7 @@ class FastPath:
             return task
 
     def finish(self, worker: WorkerState, message: tuple[Any, ...]) -> bool:
-        """The answer to the one order a worker had, if all is as usual; False where `take_message` has to handle it."""
+        """Take the answer to the one order that a worker had, if all is as usual; False if `take_message` has to handle it."""
         _, serial, nanoseconds, ok, node, flags = message
         state, scheduler, now = self._state, self._scheduler, monotonic()
         with self._lock:
@@ -260,7 +260,7 @@ class FastPath:
             task: Any = order.tasks[0]
             try:
                 value = worker.handle.reader.value(task, node)
-            except Exception:  # a result that cannot be had here
+            except Exception:  # the result cannot be read here
                 return False
             if task.slots:
                 state.let_go(task)

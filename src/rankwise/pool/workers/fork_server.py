@@ -1,8 +1,8 @@
 """The fork server: a process that imports torch once and then only forks workers, which start in milliseconds and share its memory.
 
 Both ends are here: `ForkServer` is the pool's, `main` and `Forker` run in the fork server itself. A fork after
-torch has run an operation with threads hangs the child, so the fork server never runs one. It may be killed at any time, by the kernel for
-want of memory or by the user. Then the pool starts it again, with growing pauses; tasks wait meanwhile, or miss their deadline."""
+torch has run an operation with threads hangs the child, so the fork server never runs one. The kernel may kill it at any time when memory
+runs out, or the user may. Then the pool starts it again, with growing pauses; tasks wait meanwhile, or miss their deadline."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rankwise.pool.schedule.state import THREAD_VARIABLES
 from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
 
 _PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-UNMADE_FROM = 6  # the first pause for a worker that could not be made is of 5 s: files and memory do not come back sooner
-UNBORN_FROM = 2  # for one that could not be forked it is of 0.2 s: processes come and go
+UNMADE_FROM = 6  # pauses begin at 5 s for a worker that could not be made: files and memory do not come back sooner
+UNBORN_FROM = 2  # they begin at 0.2 s for one that could not be forked: processes come and go
 # torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
 # model_building.py); read when torch is loaded.
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
@@ -77,7 +77,7 @@ class ForkServer:
             self.process.wait()
 
 
-# With the caller's path, not only its environment: another rankwise or torch may stand where a new interpreter looks first.
+# With the caller's sys.path, not only its environment: a new interpreter might find another rankwise or torch first.
 _START = "import sys; sys.path[:] = {path}; from rankwise.pool.workers.fork_server import main; main()"
 
 
@@ -100,9 +100,9 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     _open_standard_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the caller ignores it, the kernel would not say how a worker ended
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nor would what models have started end with the pool,
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # or where it is blocked
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, as the caller may do, the kernel would not say how a worker ended
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # if it were ignored, processes that models have started would not end with the pool
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the same if it were blocked
     forker = Forker(control)
     try:
         import torch  # noqa: F401  (before the first fork, so that all workers share it)
@@ -112,17 +112,17 @@ def main() -> None:
         forker.tell(("failed", traceback.format_exc()[-_LONGEST:]))
         raise
     gc.collect()
-    gc.freeze()  # what is here stays: a collection in a worker need not write to the pages it shares
+    gc.freeze()  # so that a garbage collection in a worker does not write to the pages it shares
     forker.tell(("ready", os.getpid(), len(os.listdir("/proc/self/task"))))
     forker.serve()
 
 
 def _open_standard_streams() -> None:
-    """Where the caller has closed its output (`>&-`), a worker's socket would have that number, and what C code prints would go there."""
+    """Open descriptors 0 to 2 if the caller has closed one (`>&-`): else C code that prints would write into a worker's socket."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what models print into a file or a pipe: workers end without a chance to flush it
+    if isinstance(sys.stdout, io.TextIOWrapper):  # models may print into a file or a pipe, and workers end without flushing it
         sys.stdout.reconfigure(line_buffering=True)
 
 
@@ -153,7 +153,7 @@ class Forker:
         fds, self._receiver.fds = self._receiver.fds, []
         try:
             pid = os.fork()
-        except OSError as error:  # no more processes, or no memory: what is here already goes on
+        except OSError as error:  # no more processes, or no memory: the workers that exist go on
             for fd in fds:
                 os.close(fd)
             self.tell(("unborn", orders["number"], str(error)))
@@ -192,7 +192,7 @@ class Forker:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for pid in self._children:
             os.waitpid(pid, 0)
-        if os.getpgrp() == os.getpid():  # processes that models have started, and that have no group or session of their own
+        if os.getpgrp() == os.getpid():  # ends processes that models have started and that have no group or session of their own
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.killpg(0, signal.SIGTERM)
         os._exit(0)
@@ -216,8 +216,8 @@ def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
 def die_with_parent(parent_pipe: int) -> None:
     """Have the kernel kill this process when the pool's process ends, even while no Python code can run here.
 
-    The pool's process holds the other end of the pipe and never writes to it, so the pipe closes when that process ends. The fork server
-    may have ended before."""
+    The pool's process holds the other end of the pipe and never writes to it, so the pipe closes when that process ends, even if the fork
+    server has ended before."""
     fcntl.fcntl(parent_pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(parent_pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_ASYNC)

@@ -45,7 +45,7 @@ def copy_place(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
 
 
 def to_value(place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
-    """For `unpack`, of what `copy_place` kept. numpy arrays become tensors as well: that is what a model takes."""
+    """For `unpack`: the value at a place that `copy_place` gave. numpy arrays become tensors as well, because models take tensors."""
     array = np.ndarray(shape, NUMPY[dtype], bytearray(place)) if type(place) is bytes else place
     return given(array, dtype, dtype != "raw")
 
@@ -55,20 +55,20 @@ class Inputs:
 
     def __init__(self) -> None:
         self.segments: list[Segment | OSError] = []  # or why it cannot be read here
-        self.lacks_segment = False  # and a task has asked for it
+        self.lacks_segment = False  # a task has needed a segment that cannot be read here
         self.in_use: list[tuple[Any, Segment, int, int]] = []  # the array behind each tensor, and where it lies
         self._kept: list[tuple[Segment, int, int]] = []  # where inputs lie that a model has kept
         self.pagemap = open_pagemap()
 
     def add_segment(self, fds: list[int], size: int) -> None:
-        """One that cannot be had keeps its number, or inputs would be read from another in its place."""
+        """Map one more segment of the parent. A segment that cannot be mapped keeps its number, so that later ones have the right one."""
         try:
             if not fds:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel drops what finds no free number
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel drops a descriptor that finds no free number here
             self.segments.append(Segment(fds[0], size, private=True))
         except OSError as error:
             self.segments.append(error)
-        for fd in fds:  # the mapping is enough
+        for fd in fds:  # the mapping stays without them
             os.close(fd)
         fds.clear()
 
@@ -107,11 +107,11 @@ class Inputs:
 
     def is_kept(self) -> bool:
         """Whether the model has kept one of the task's inputs: then a tensor still refers to the array."""
-        return any(sys.getrefcount(used[0]) > 2 for used in self.in_use)  # its place in the tuple, and the call itself
+        return any(sys.getrefcount(used[0]) > 2 for used in self.in_use)  # one is the tuple's, one the call's own
 
     def finish(self) -> None:
         """The task is done: discard what the model wrote to its inputs, so that the next task sees what the parent wrote. An input that the
-        model has kept stays as it is, until these pages are asked for again: by `pool.empty`, or because the task runs once more."""
+        model has kept stays as it is, until a task has its input on these pages again: from `pool.empty`, or run once more."""
         for used in self.in_use:
             if sys.getrefcount(used[0]) > 2:
                 self._kept.append(used[1:])
@@ -120,7 +120,7 @@ class Inputs:
         self.in_use.clear()
 
     def restore(self) -> None:
-        """The same in the middle of a task, for all inputs."""
+        """Discard what the model wrote to all inputs, in the middle of a task, to run it once more."""
         for used in self.in_use:
             self._discard(*used[1:])
 
@@ -132,7 +132,7 @@ class Inputs:
                 self._kept.remove(kept)
 
     def _discard(self, segment: Segment, offset: int, nbytes: int) -> None:
-        """Checking for writes takes a fraction of the time to map it all again."""
+        """Show the parent's bytes again. Looking for writes first takes a fraction of the time that mapping unchanged pages again would."""
         if not self._is_clean(segment.address + offset, nbytes):
             first = offset - offset % PAGE  # a part of a larger request need not begin at a page
             segment.map.madvise(mmap.MADV_DONTNEED, first, rounded(offset + nbytes - first))  # the next read sees what the file holds
@@ -158,7 +158,7 @@ class Outputs:
         self.inline_bytes = INLINE_BYTES  # up to here, an array goes into the message
 
     def put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
-        """For `pack`: the bytes themselves, the input it is, or a place in the lane."""
+        """For `pack`: the bytes of the array, the place of the input that it is (part of), or a place in the worker's lane."""
         nbytes = array.nbytes
         if nbytes <= self.inline_bytes:
             return array.tobytes()
@@ -171,7 +171,7 @@ class Outputs:
         return ("o", number, offset, nbytes, slot)
 
     def put_joined(self, arrays: list[bytes]) -> Any:
-        """Several as one: in the message where each of them would be."""
+        """Several arrays of one size as one: in the message, if each of them alone would be in the message."""
         if len(arrays[0]) <= INLINE_BYTES:
             return b"".join(arrays)
         size = len(arrays[0])
@@ -182,7 +182,7 @@ class Outputs:
         return ("o", number, offset, size * len(arrays), slot)
 
     def _take(self, room: int) -> tuple[int, int, int]:
-        """A slot, and where it is."""
+        """Take a slot: its number, its segment and its offset. Waits until there is room."""
         if len(self._out) >= self._collect_at:
             self._collect()
         place = self._lane.take(room) if self._free else None
@@ -190,7 +190,7 @@ class Outputs:
         while place is None:
             self._collect()
             if self._free:
-                is_late = time.monotonic() - started > _PATIENCE_S  # the parent copies what it can, so this is a user who keeps it all
+                is_late = time.monotonic() - started > _PATIENCE_S  # the parent copies what it can, so the user must be keeping it all
                 place = self._lane.take(room) or self._grown(room, is_late)
             if place is None:
                 time.sleep(0.0005)
@@ -215,7 +215,7 @@ class Outputs:
         return place
 
 
-MOST_BYTES = 48_000  # of results, in one message: where there are more, the other requests run elsewhere, or later
+MOST_BYTES = 48_000  # of results, in one message; requests beyond that run elsewhere, or later
 _ROOM = 100  # bytes that a result takes besides its data
 
 
@@ -225,15 +225,15 @@ def requests_of(payload: tuple[Any, ...], inputs: Inputs) -> tuple[int, Callable
         _, dtype, shape, count, place = payload
         if type(place) is bytes:
             return count, list(zip(_split(place, dtype, shape, count))).__getitem__
-        each = cache(lambda: _split(inputs.raw(place), dtype, shape, count))  # when they run, so that what it raises is theirs
+        each = cache(lambda: _split(inputs.raw(place), dtype, shape, count))  # only when they run, so that what it raises is their result
         return count, lambda i: (each()[i],)
     nodes = payload[1]
     return len(nodes), lambda i: unpack(nodes[i], inputs.get)
 
 
 def _split(data: bytes | memoryview, dtype: str, shape: tuple[int, ...], count: int) -> list[torch.Tensor]:
-    """The arrays that were sent as one. Each begins where torch would let a tensor begin, so that it computes the same to the last bit, and
-    is the whole of its memory as far as torch knows: a model that looks there (`as_strided`, `torch.save`) finds no other request."""
+    """The arrays that were sent as one. Each begins where torch would let a tensor begin, so results are the same to the last bit. Each has
+    a storage of its own: a model that looks there (`as_strided`, `torch.save`) finds no other request."""
     nbytes, kind = len(data) // count, getattr(torch, dtype)
     if not nbytes:
         return [torch.empty(shape, dtype=kind, device="cpu") for _ in range(count)]
@@ -252,7 +252,7 @@ class ChunkResults:
         self._data: list[bytes] = []  # of arrays that are all of one shape and type
         self._shape: tuple[int, ...] | None = None
         self._dtype: Any = None
-        self._results: list[tuple[bool, Any]] | None = None  # where they are not
+        self._results: list[tuple[bool, Any]] | None = None  # of each request, if they are not
         self.size = 0  # bytes
 
     def add(self, value: Any) -> None:
@@ -260,7 +260,7 @@ class ChunkResults:
             if type(value) is torch.Tensor:
                 try:
                     array = value.numpy()
-                except (RuntimeError, TypeError):  # whatever is not plain memory of this process
+                except (RuntimeError, TypeError):  # not plain memory of this process
                     pass
                 else:
                     if (array.shape == self._shape and array.dtype is self._dtype) or self._is_first(array):
@@ -312,7 +312,7 @@ _CLEAN = bytes(byte for byte in range(256) if not byte & 0xC0 or byte & 0x20)
 
 
 def open_pagemap(path: str = "/proc/self/pagemap") -> int:
-    """A descriptor; -1 where the kernel has no pagemap, or one that does not show writes: results would be wrong."""
+    """A descriptor; -1 if the kernel has no pagemap, or one that does not show writes, with which results would be wrong."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -344,10 +344,10 @@ _libc = ctypes.CDLL(None)
 
 
 def share_weights(built: Any, fd: int, is_program: bool = False) -> None:
-    """Replicas of a model read one copy of its weights: it takes its memory once, and the processor's cache holds it once. Each builds its
+    """Make replicas of a model read one copy of its weights, which is in memory, and in the processor's cache, only once. Each builds its
     model by itself. The first copies its large parameters to the file, a file in memory; a replica whose own are the same to the byte
     reads them from there. The file is mapped privately, so what a model writes to its parameters stays with it. On any failure the model
-    keeps its own."""
+    keeps its own weights."""
     groups = _unaliased(built, is_program) if isinstance(built, torch.nn.Module) else []
     if not groups:
         return
@@ -363,7 +363,7 @@ def share_weights(built: Any, fd: int, is_program: bool = False) -> None:
         view = Segment(fd, total, private=True).view
         start = 0
         for parameters, size in zip(groups, sizes):
-            storage = parameters[0].untyped_storage()  # of the one before, nothing is left
+            storage = parameters[0].untyped_storage()  # also lets go of the storage before
             if is_first:
                 _write(fd, storage, start)
             if is_first or _is_same(storage, int(view.ctypes.data) + start):
@@ -376,9 +376,9 @@ def share_weights(built: Any, fd: int, is_program: bool = False) -> None:
 
 
 def _unaliased(module: torch.nn.Module, is_program: bool) -> list[list[torch.nn.Parameter]]:
-    """Large parameters, those in one piece of memory together. Not where anything else refers to that, such as a view that the model has
-    kept: it would no longer see what is written to the parameter. Nor where anything else may, because torch has not made it (numpy's, a
-    mapped file; what a program was loaded to is its own), or other processes see it. Buffers stay, because models do write to them."""
+    """Large parameters that can move, grouped by the memory they share. Memory stays if anything else refers to it: a view that the model
+    has kept would no longer see what is written to the parameter. Memory also stays if torch has not made it (numpy's, a mapped file; a
+    program's own may move), or if other processes see it. Buffers stay, because models write to them."""
     if _use_count is None:
         return []
     groups: dict[int, list[torch.nn.Parameter]] = {}
@@ -396,7 +396,7 @@ def _is_own(parameter: torch.nn.Parameter, is_program: bool) -> bool:
 
 
 def _holders(tensor: torch.Tensor) -> int:
-    """How many refer to its memory: tensors, and whoever has Python's object for it, which is the same one for all."""
+    """How many objects refer to its memory: tensors, and holders of the Python object of its storage, of which there is only one."""
     alone = torch.empty(1, device="cpu")
     return int(_uses(tensor) - _uses(alone) + 1)
 

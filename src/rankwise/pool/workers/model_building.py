@@ -31,8 +31,8 @@ from rankwise.pool.workers.lanes import copy_place, share_weights, to_value
 from rankwise.weights.building import evaluating
 
 T = TypeVar("T")
-_STAMPED = 1024  # numbers of each parameter
-_LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
+_STAMPED = 1024  # numbers of each parameter that its stamp is made of
+_LARGE = 32 << 20  # bytes; an allocator asks the kernel for such a piece alone
 
 
 @dataclass
@@ -56,9 +56,9 @@ def load(spec: dict[str, Any], weights_fd: int | None = None, is_worker: bool = 
     if is_worker:
         become_like_the_caller(spec)
     elif spec["build"] and spec["cwd"] not in sys.path:
-        sys.path.append(spec["cwd"])  # where workers look, too; behind all others, so that nothing is found elsewhere than before
+        sys.path.append(spec["cwd"])  # workers look there too; at the end, so that everything else is found where it was before
     seeds = seeded(spec["seed"]) if spec["seed"] is not None else nullcontext()
-    with seeds:  # all replicas are one model, and what a build seeds ends with it
+    with seeds:  # so all replicas draw the same numbers, and seeds that a build sets end with it
         loaded, own = built_with_defaults(lambda: _loaded(spec, weights_fd))
     loaded.run.own = own
     return loaded
@@ -79,7 +79,7 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> BuiltModel:
 
             load_weights(built, spec["weights"])
         stamp = stamp, _stamp_of_parameters(built)
-        built = (built if spec["program"] else evaluating(built)).to(device)  # a program is what it was exported as
+        built = (built if spec["program"] else evaluating(built)).to(device)  # a program keeps the mode that it was exported in
     elif not callable(built):
         raise TypeError(f"the build of {spec['name']!r} returned {type(built).__name__}, which cannot be called")
     elif spec["weights"]:
@@ -96,8 +96,8 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> BuiltModel:
 
 
 def _stamp_of_parameters(built: torch.nn.Module) -> int:
-    """Of how each begins: training changes them all. Other weights than those of another replica have another one, wherever `build` has
-    them from."""
+    """A checksum of how each parameter begins; training changes them all. Replicas with different weights have different stamps, wherever
+    `build` has the weights from."""
     stamp = 0
     for parameter in built.parameters():
         with suppress(Exception):  # it has no numbers yet, or not as plain memory
@@ -151,7 +151,7 @@ _SPARSE_PARTS = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: ("
 
 
 def _unpickled(spec: dict[str, Any], what: str) -> Any:
-    """What the caller sent; functions and classes travel by their name."""
+    """Unpickle what the caller sent; functions and classes travel by their name."""
     try:
         return pickle.loads(spec[what])
     except AttributeError as error:
@@ -252,14 +252,14 @@ def _gpus() -> range:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What torch computes with where nobody says. Models may set it, in `build` or in `forward`, and all of a process share it."""
+    """Torch's defaults, which models may set in `build` or in `forward`, though all models of a process share them."""
 
     dtype: torch.dtype
     device: torch.device | None
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device type, whether it is on, to what
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device type, whether it is on, to which dtype
     is_deterministic: bool
     only_warns: bool
-    products: str  # how exact those of float32 matrices are
+    products: str  # precision of products of float32 matrices
 
     @classmethod
     def now(cls) -> Defaults:
@@ -287,7 +287,7 @@ class Defaults:
 def _products() -> str:
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # set for one library by itself, which no single word tells
+    except RuntimeError:  # set for a single library, for which torch has no word
         return ""
 
 
@@ -296,7 +296,7 @@ _DEVICE: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None) or threading.local
 
 
 def _device_context() -> Any:
-    """Of this thread. Asking for an attribute that is not there costs a microsecond of each task, so from then on it is there."""
+    """The default device's context in this thread. A missing attribute would cost each task a microsecond, so it is set if missing."""
     try:
         return _DEVICE.device_context
     except AttributeError:
@@ -308,11 +308,11 @@ def _device_of(context: Any) -> torch.device | None:
     return context.device if context is not None else None
 
 
-_AS_STARTED = replace(Defaults.now(), products="")  # which may have been set since, and is as it was where no model sets it
+_AS_STARTED = replace(Defaults.now(), products="")  # empty: `restore` leaves the precision as it is
 
 
 def built_with_defaults(build: Callable[[], T]) -> tuple[T, Defaults | None]:
-    """What `build` makes, and the defaults it has set, if any, which are that model's; everybody else has what was before."""
+    """What `build` makes, and the defaults that it has set, if any. They are this model's own; all others keep theirs."""
     others = Defaults.now()
     try:
         built, now = build(), Defaults.now()
@@ -321,12 +321,12 @@ def built_with_defaults(build: Callable[[], T]) -> tuple[T, Defaults | None]:
         others.restore()
 
 
-_of_packages: dict[str, Defaults] = {}  # what was set while they were imported
+_of_packages: dict[str, Defaults] = {}  # the defaults that were set while a package was imported
 
 
 def use_defaults_of_imports(package: str, others: Defaults) -> None:
-    """What a module sets when it is imported is for all of its models, though it is imported for the first one only. `others` is what was
-    before this one was looked for."""
+    """Defaults that a module sets when it is imported hold for all of its models, though only the first one imports it. `others` are those
+    from before it was looked for."""
     now = Defaults.now()
     if now != others:
         _of_packages[package] = now
@@ -335,7 +335,7 @@ def use_defaults_of_imports(package: str, others: Defaults) -> None:
 
 
 class WithOwnDefaults:
-    """A model that runs with the defaults it has set, and leaves everybody else theirs."""
+    """A model that runs with the defaults that it has set, and leaves all others theirs."""
 
     def __init__(self, run: Callable[..., Any], own: Defaults | None = None) -> None:
         self._run, self.own = run, own
@@ -358,7 +358,7 @@ class WithOwnDefaults:
             self._end(*others)
 
     def _begin(self) -> tuple[torch.dtype, Any, tuple[bool, bool], Defaults]:
-        """What others have. Nearly always no mode is on, and only that is asked: all of them would take some microseconds of each task."""
+        """Set the model's defaults; returns the others'. Only modes that are usually off are read, because all would take microseconds."""
         on = _modes_on()
         is_usual = self.own is None and not any(on)
         others = torch.get_default_dtype(), _device_context(), on, _AS_STARTED if is_usual else Defaults.now()
@@ -380,7 +380,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def _shorter(run: torch.nn.Module) -> Callable[..., Any]:
-    """Calls its `forward`, for as long as a call does nothing else: one call may register a hook, or replace what the next one finds."""
+    """A function that calls only `forward`, as long as a call does nothing else: one call may register a hook, or replace `forward`."""
     kind, hooks, pre_hooks = type(run), run._forward_hooks, run._forward_pre_hooks
 
     def call(*inputs: Any) -> Any:

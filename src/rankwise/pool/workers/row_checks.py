@@ -82,15 +82,15 @@ def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return _largest(a[finite] - b[finite])
 
 
-_THOROUGH_CHECKS = 3  # batches with rows that differ are checked thoroughly so often
-_ROWS_ALONE = 8  # of a batch that is checked thoroughly; with three, half of which a label is wrong for, one batch in twenty passed
-_TIMES_AGAIN = 4  # that a row of a model that draws random numbers has to give the same alone
-_SHARE = 64  # after that, checks take one part in so many of the time that the model runs
+_THOROUGH_CHECKS = 3  # so many batches whose rows differ are checked thoroughly
+_ROWS_ALONE = 8  # rows that a thorough check runs alone; with three, one batch in twenty passed though half of its labels were wrong
+_TIMES_AGAIN = 4  # how often a row has to give the same alone, if the model draws random numbers
+_SHARE = 64  # after the thorough checks, checking takes one part in so many of the time that the model runs
 _MOST_KEYS = 256  # kinds of inputs whose outputs' shapes are remembered
 _NOISE = 4.0  # a difference may be so many times the rounding that was measured
 _MOST_NOISE = 10.0  # and the rounding so many times what is usual for the type, as in a model that computes in bfloat16 and returns float32
 _COARSEST = 0.2  # a difference above this part of the largest number is never rounding
-_SMALL = 0.01  # a row is measured by at least this part of the batch's largest number
+_SMALL = 0.01  # a row's differences are compared with at least this part of the batch's largest number
 
 
 @dataclass
@@ -101,7 +101,7 @@ class ModelHistory:
     thorough_checks_left: int = _THOROUGH_CHECKS
     uniform_checks_left: int = 1  # thorough checks of batches whose rows are all the same, which show less
     largest_checked: int = 1  # rows of the largest batch that was checked thoroughly
-    is_nondeterministic: bool = False  # it returns something else for the same input, so outputs cannot be compared
+    is_nondeterministic: bool = False  # its output for the same input changes, so outputs cannot be compared
     has_odd_row: bool = False  # one row differed, as rounding can cause it near the tie of an argmax
     ran_ns: int = 0
     checked_ns: int = 0
@@ -127,7 +127,7 @@ class RowChecker:
     def check(
         self, model: BuiltModel, call: Call, inputs: tuple[Any, ...], inputs_copy: tuple[Any, ...] | None, output: Any, took_ns: int
     ) -> Any:
-        """The output to cut into requests: this one, or what the rows gave one by one where one of them is in doubt."""
+        """The output to cut into requests: the given one, or, if a single row is in doubt, what the rows gave one by one."""
         if not model.is_checked:
             return output
         history = _history_of(model)
@@ -140,7 +140,7 @@ class RowChecker:
                 return output
             started = time.monotonic_ns()
             check = BatchCheck(history, call, inputs_copy, output, self._random)
-            with seeded(self._random.getrandbits(63)):  # what it draws beside is as if nobody had looked
+            with seeded(self._random.getrandbits(63)):  # the checks must not change which numbers the model draws
                 is_thorough = self._needs_thorough_check(history, inputs_copy, check.rows)
                 checked = check.check_thoroughly() if is_thorough else check.check_one_row()
             if not check.was_thorough:
@@ -183,14 +183,14 @@ class BatchCheck:
         self.was_thorough = False
         self._scale = largest(output)
         self._tolerances = tolerances(output)
-        self._noise = [0.0] * len(self._scale)  # of each tensor
+        self._noise = [0.0] * len(self._scale)  # the rounding that was measured, for each tensor
         self._different: set[int] = set()
         self._largest_difference = 0.0
         self._alone: dict[int, Any] = {}
-        self._draws = False  # random numbers, which need not change its output: some models decide about layers to drop in any case
+        self._draws = False  # whether it draws random numbers; some models draw even where their output does not depend on it
 
     def check_one_row(self) -> Any:
-        """Run one row alone; where it differs, check the batch thoroughly."""
+        """Run one row alone; if it differs, check the batch thoroughly."""
         self._compare_alone(self._random.randrange(self.rows))
         return self.check_thoroughly() if self._different else self._output
 
@@ -241,15 +241,15 @@ class BatchCheck:
         return not self._is_within_noise(self._run_alone(0))
 
     def _is_proof(self) -> bool:
-        """Whether what a model that draws numbers gave for its rows cannot be chance: all differ, and each is always the same alone."""
+        """Whether differences of a model that draws numbers cannot be chance: all rows differ, and each is always the same alone."""
         if not set(self._alone) <= self._different:
             return False
         again = ((found, self._run_alone(row)) for row, found in self._alone.items() for _ in range(_TIMES_AGAIN))
         return all(max(differences(found, other)) <= max(self._noise) for found, other in again)
 
     def _is_noise_measured(self) -> bool:
-        """Rounding depends on the size of the batch. A row among copies of itself differs from the row alone by nothing else. False where
-        it differs by more, which may be the numbers that were drawn."""
+        """Measure rounding, which depends on the size of the batch: a row among copies of itself differs from the row alone by nothing
+        else. False if it differs by more and the model draws random numbers, which may be why."""
         copies = self._run_rows([0] * self.rows)
         for place in (0, self.rows - 1):
             if not self._is_within_noise(own(copies, [place])):

@@ -28,16 +28,16 @@ class Runner:
 
     def __init__(self, row_checks: Any, held_bytes: Callable[[], int] | None = None) -> None:
         self.flags = 0
-        self._held_bytes = held_bytes  # of the GPU's memory, by the models that are loaded; None where this process cannot leave
+        self._held_bytes = held_bytes  # GPU memory that the loaded models take; None if this process cannot be replaced
         self.reason = ""  # why a model's rows are not to be batched
         self.on_call: Callable[[], None] = lambda: None
-        self.on_wait: Callable[[], None] = lambda: None  # for a GPU to be done with what it was given
+        self.on_wait: Callable[[], None] = lambda: None  # called before waiting for a GPU
         self._again: Again = lambda place: ()
         self._row_checks = row_checks  # a RowChecker: looks now and then whether the rows of a batch are independent
 
     def run(self, model: BuiltModel, requests: list[tuple[Any, ...]], rows: list[int], again: Again) -> list[tuple[bool, Any]]:
-        """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension. `again` brings the
-        inputs of the request at this place once more, as they were."""
+        """rows[i] is the number of rows of a request, or 0 if it runs by itself. `again(i)` gives the inputs of that request once more, as
+        they were sent."""
         self.flags, self._again = 0, again
         return self._batch(model, requests, rows) if rows[0] else self._one_by_one(model, requests)
 
@@ -56,8 +56,8 @@ class Runner:
             return False, failure(error)
 
     def check_gpu(self, error: BaseException) -> None:
-        """Raises GpuUnusable where nothing runs on the GPU any more, or its memory ran out and models keep much of it from call to call:
-        a fresh process gives that back, and nothing else does."""
+        """Raise GpuUnusable if nothing runs on the GPU any more, or if its memory ran out and models have leaked much of it: only a fresh
+        process gives that back."""
         check_gpu_usable(error)
         if self._held_bytes and is_out_of_memory(error) and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             for found in _chain(error):
@@ -67,7 +67,7 @@ class Runner:
                 raise GpuUnusable(failure(error))
 
     def _batch(self, model: BuiltModel, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
-        """The rows of all requests at once. Where memory runs out, both halves of the requests; where a row fails, each request by
+        """Run the rows of all requests at once. If memory runs out, run each half of the requests; if a row fails, run each request by
         itself, so that it does not fail its neighbours."""
         results: list[tuple[bool, Any]] = [(False, None)] * len(requests)
 
@@ -106,12 +106,12 @@ class Runner:
             return [(True, part) for part in (parts if inputs_copy is None else cut(checked, rows))]
         except Unbatchable as error:
             self._not_batchable(str(error))
-        if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
+        if len(requests) == 1:  # nothing had to be cut, and the model may have changed its input by now
             return [(True, output)]
         return self._one_by_one(model, requests)
 
     def _halves(self, model: BuiltModel, inputs: tuple[Any, ...], rows: int, failed: tuple[bytes, str]) -> tuple[bool, Any]:
-        """The rows of one request, fewer and fewer at once, on copies: a model that writes to its input may have done so before memory
+        """Run the rows of one request, fewer and fewer at once, on copies: a model that writes to its input may have done so before memory
         ran out."""
         size = rows
         while size > 1:
@@ -139,7 +139,7 @@ class Runner:
         self.reason = reason
 
     def call(self, model: BuiltModel, inputs: tuple[Any, ...]) -> Any:
-        """The model on its device; what comes back lies in ordinary memory, complete."""
+        """Run the model on its device. The output lies in ordinary memory, complete."""
         self.on_call()
         if model.device.type == "cpu":
             if model.keeps_inputs:
@@ -219,21 +219,21 @@ def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def own(value: Any, rows: Any = slice(None)) -> Any:
-    """A copy, with these rows of the tensors: of an input, where the model may write to it and needs it again; of an output that is
-    still wanted when the model runs again, and may write its answer to the memory of the one before."""
+    """A copy of a value, with these rows of its tensors. Of an input that the model may write to and that is needed again; of an output
+    that is still needed when the model runs again, which may write its next output to the same memory."""
 
     def copied(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.clone() if rows == slice(None) or not leaf.dim() else leaf[rows].clone()
         try:
             return copy.deepcopy(leaf)  # of a number or a text: itself
-        except Exception:  # whatever its class makes of that
+        except Exception:  # its class cannot be copied
             return leaf
 
     return each_where_possible(value, copied)
 
 
-# After these a process can do nothing on the GPU any more: CUDA's numbers and words, and those of its kin.
+# After these errors a process can do nothing on the GPU any more: numbers and words of CUDA, and words of HIP.
 _STICKY_CODES = frozenset((214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _STICKY = (
     *("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction"),
@@ -244,7 +244,7 @@ _ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", Run
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whatever its words, torch's own error too."""
+    """Also for torch's own class, whatever the message says."""
     return isinstance(error, torch.OutOfMemoryError) or errors.is_out_of_memory(error)
 
 
@@ -253,7 +253,7 @@ _RAN_OUT = ("Too many open files", "can't start new thread", "failed to map segm
 
 
 def ran_out(error: BaseException | None) -> bool:
-    """Memory, files or threads: in a process that has used none yet, the same may work."""
+    """Whether memory, files or threads ran out: a fresh process may succeed with the same."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return True
     is_said = isinstance(error, (ImportError, OSError, RuntimeError)) and any(words in text_of_error(error) for words in _RAN_OUT)
@@ -264,7 +264,7 @@ _LEAKED = 0.1  # of the GPU's memory
 
 
 class GpuUnusable(BaseException):
-    """After this error nothing more runs on the GPU in this process, whatever it is asked."""
+    """After this error nothing more runs on the GPU in this process."""
 
     def __init__(self, packed: tuple[bytes, str]) -> None:
         super().__init__(packed[1])
@@ -272,7 +272,7 @@ class GpuUnusable(BaseException):
 
 
 def check_gpu_usable(error: BaseException) -> None:
-    """Raises GpuUnusable where this error, or one it came from, is of that kind; or where the GPU says so when it is asked."""
+    """Raise GpuUnusable if this error, or one that it came from, leaves the GPU unusable, or if the GPU fails when it is asked."""
     if isinstance(error, GpuUnusable):
         raise error
     if is_out_of_memory(error):
@@ -297,7 +297,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def _gpu_answers() -> bool:
-    """A model may have caught the GPU's error and raised another one."""
+    """Ask the GPU itself, because a model may have caught the GPU's error and raised another one."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
     try:
@@ -308,7 +308,7 @@ def _gpu_answers() -> bool:
 
 
 def run_divided(run: Callable[[int, int], None], judge: Callable[[BaseException, int, int], int], start: int, stop: int) -> None:
-    """Run items `start` to `stop` at once; where that fails, in as many parts as `judge` says (0: the failure is final)."""
+    """Run items `start` to `stop` at once; if that fails, in as many parts as `judge` says (0: the failure is final)."""
     try:
         run(start, stop)
         return

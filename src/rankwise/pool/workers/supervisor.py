@@ -52,10 +52,10 @@ class Lifecycle:
         self._numbers = itertools.count(1)
         self._early_deaths = self._left_early = 0
         self.oom = OomWatch(monotonic())
-        self._signalled: deque[tuple[float, WeakSet[Any]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under what
+        self._signalled: deque[tuple[float, WeakSet[Any]]] = deque(maxlen=16)  # the last deaths by a signal: when, and what the worker ran
         self.workers: dict[int, WorkerState] = {}
-        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
-        self._has_made_one = self._has_had_one = False  # a worker, and one that got ready
+        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # until when each stays empty
+        self._has_made_one = self._has_had_one = False  # whether a worker was ever made, and ever got ready
         self._unmade = 0  # attempts in a row to make a worker that failed
         self.fork_server: ForkServer | None = None
         self._failures = 0  # of the fork server, in a row
@@ -75,7 +75,7 @@ class Lifecycle:
                 self._start_worker(seat)
                 self._has_made_one = True
             except (OSError, MemoryError) as error:  # no more files, or no memory
-                if not self._has_made_one:  # the first attempt: whoever makes the pool gets the error
+                if not self._has_made_one:  # the first attempt: the caller that makes the pool gets the error
                     steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
                     raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
                 self._try_later(seat, now, pause_s(UNMADE_FROM + self._unmade), str(error))
@@ -91,7 +91,7 @@ class Lifecycle:
         try:
             self.fork_server = ForkServer(self._state.settings.plan.seats[0].threads)
         except (OSError, MemoryError) as error:
-            if not self._failures:  # the first attempt: whoever makes the pool gets the error
+            if not self._failures:  # the first attempt: the caller that makes the pool gets the error
                 raise
             self._failures += 1
             self._start_at = now + pause_s(self._failures)
@@ -169,7 +169,7 @@ class Lifecycle:
         assert self.fork_server is not None
         try:
             self.fork_server.ask_for(handle, limit, derived(state.settings.seed, "worker", handle.number))
-        except OSError:  # the fork server has just died: its successor will be asked
+        except OSError:  # the fork server has just died: the next one will be asked
             handle.given_away()
         self._scheduler.workers[worker.number] = self.workers[worker.number] = worker
         self._listener.add(worker)
@@ -200,8 +200,8 @@ class Lifecycle:
         self._events.go_on(monotonic())
 
     def _replace(self, seat: Seat, death: Death, is_early: bool) -> None:
-        """Start another worker: at once, or after a growing pause where this one did not even get ready. Give up after three early exits
-        where no worker ever got ready: where one did, it is this one's seat that nothing can be started on, or a want that may pass."""
+        """Start another worker: at once, or after a growing pause if this one never got ready. Give up after three early exits if no worker
+        ever got ready; if one did, the trouble is with this worker's seat, or may pass."""
         self._early_deaths = self._early_deaths + 1 if is_early else 0
         self._left_early = self._left_early + 1 if is_early and death.exit_code is not None and death.exit_code >= 0 else 0
         if self._left_early >= _MAX_EARLY_DEATHS and not self._has_had_one:
@@ -307,13 +307,13 @@ class Lifecycle:
 
     def _watch_end(self, worker: WorkerState) -> None:
         """Watch the worker's process for its end, because the fork server that would report it is gone."""
-        if worker.handle.pidfd < 0:  # it had ended before anybody could look
+        if worker.handle.pidfd < 0:  # it ended before it could be watched
             worker.handle.is_lost = True
         else:
             self._listener.watch(worker.handle.pidfd, partial(self.remove_dead, worker, None))
 
     def _why_not_again(self, fork_server: ForkServer, now: float) -> str:
-        """Empty where the fork server will be started again; otherwise why not: another attempt would end in the same way."""
+        """An empty string if the fork server will be started again; otherwise why another attempt would fail in the same way."""
         code, complaint = fork_server.process.wait(), fork_server.complaint
         fork_server.close()
         self._forgive_failures(now)
@@ -329,7 +329,7 @@ class Lifecycle:
 
 
 STOPPED_AFTER_S = 0.8  # a debugger may stop a worker for a moment
-_FORK_SERVER = 0  # stands for the process that workers are forked from, among their numbers
+_FORK_SERVER = 0  # stands for the fork server among the numbers of the workers
 LOST_AFTER_S = 1.0
 BLIND_AFTER_S = 2.0  # without a look: the whole job stood still (Slurm's suspend, docker pause), or this process did
 RECALL_AFTER_S = 0.05  # a task that takes this long gives up what waits behind it to workers that are idle
@@ -368,7 +368,7 @@ class Supervisor:
                 look = partial(self._end_hung, handle, hung_s)
                 try:
                     threading.Thread(target=look, name="rankwise-look", daemon=True).start()
-                except RuntimeError:  # no more threads can be had
+                except RuntimeError:  # no more threads
                     look()
             elif self._is_stopped(worker.number, handle.pid, now):
                 handle.verdict = Death(None, stopped=True, own_doing=handle.page.is_own_doing)
@@ -379,8 +379,8 @@ class Supervisor:
                 handle.kill()
 
     def _has_lost_orders(self, worker: WorkerState, now: float) -> bool:
-        """A signal's handler that raises (Ctrl-C) may do so between any two steps of ours: then something was not sent, or an answer not
-        taken in. The worker has nothing to do, and nothing is under way, but there are orders."""
+        """Whether the worker has nothing to do and nothing is under way, though it has orders. A signal handler that raises (Ctrl-C) may do
+        so between any two of our steps: then something was not sent, or an answer was not taken in."""
         latest = next(reversed(list(worker.inflight)), 0)
         if not latest or not worker.is_ready or worker.handle.page.running[0] or worker.handle.is_anything_under_way():
             self._lost_since.pop(worker.number, None)
@@ -391,7 +391,7 @@ class Supervisor:
         return known == latest and now - since > LOST_AFTER_S
 
     def _recall(self, worker: WorkerState) -> None:
-        """Orders that wait behind a slow task go to an idle worker."""
+        """Give orders that wait behind a slow task to an idle worker."""
         page = worker.handle.page
         if not worker.inflight or (monotonic_ns() - page.running[1]) / 1e9 < RECALL_AFTER_S:
             return

@@ -55,13 +55,13 @@ _RESULTS_BYTES = 80_000  # of one order, in its answer
 
 
 def serve(orders: dict[str, Any], fds: list[int]) -> None:
-    """Never returns: a worker ends when its socket does."""
+    """Run a worker. Never returns: the process ends when the socket is closed."""
     sock, page, crash = socket.socket(fileno=fds[0]), StatusPage(Segment(fds[1], SIZE)), fds[2]
     faulthandler.enable(file=crash, all_threads=False)
     faulthandler.register(STACK_SIGNAL, file=crash, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(orders["threads"])
-    seed_all(orders["seed"])  # each worker has its own, or all would draw what the process they come from would have drawn
+    seed_all(orders["seed"])  # each worker has its own seed, or all would draw the numbers that the fork server would have drawn
     keep_freed_memory()
     _set_title(f"rankwise-w{orders['number']}")
     note_own_signals(page)
@@ -79,7 +79,7 @@ class Worker:
         self._runner = Runner(RowChecker(), self._held_bytes)
         self._serial = self._number = 0  # of the order at hand, and its model
         self._pid = os.getpid()
-        self._has_forked = False  # where this is the child: known without asking the kernel after each request
+        self._has_forked = False  # True in a child of this process; quicker to read than the pid after each request
         os.register_at_fork(after_in_child=lambda: setattr(self, "_has_forked", True))
         self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_gpu
         self._answers: list[tuple[Any, ...]] = []
@@ -94,7 +94,7 @@ class Worker:
         self._inference = torch.inference_mode()
         self._inference.__enter__()  # once: entering it for each task would take longer than a small model
         while True:
-            if self._brisk:  # it was called for something quick, so the next may come before falling asleep and waking up would be over
+            if self._brisk:  # it was called for something quick, so the next may come sooner than it could fall asleep and wake up
                 self._post_watch.watch(self._brisk)
                 self._brisk = 0
             message = self._next_message()
@@ -108,7 +108,7 @@ class Worker:
                 return
 
     def _next_message(self) -> Any:
-        """The next message. Without one for a while, or that long after a model was dropped, unused memory goes back to the machine."""
+        """The next message. When none comes for a while, or a while after a model was dropped, unused memory goes back to the machine."""
         while True:
             if self._trim_at_ns and time.monotonic_ns() > self._trim_at_ns:
                 return_unused_memory()
@@ -127,17 +127,17 @@ class Worker:
 
     def _on_segment(self, size: int) -> None:
         self._inputs.add_segment(self._receiver.fds, size)
-        if self._models and isinstance(self._inputs.segments[-1], OSError):  # what ran here has taken what it needs: a new worker has it
+        if self._models and isinstance(self._inputs.segments[-1], OSError):  # what ran here has used up what it takes: a new worker has it
             os._exit(1)
 
     def _on_load(self, serial: int, number: int, place: Any, has_file: bool) -> None:
         self._page.run(serial, time.monotonic_ns())
         started = time.perf_counter()
         self._inference.__exit__(None, None, None)  # parameters made inside it could never be trained or changed in place
-        weights_fd = self._receiver.fds.pop(0) if has_file and self._receiver.fds else None  # without it, the model keeps its own
+        weights_fd = self._receiver.fds.pop(0) if has_file and self._receiver.fds else None  # without it, the model keeps its own weights
         try:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)), weights_fd)
-        except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
+        except BaseException as error:  # SystemExit from a script without a main guard, say: user code must not end the worker
             self._check_is_worker(number)
             self._not_built(serial, number, error)
         else:
@@ -149,7 +149,7 @@ class Worker:
         self._page.run(0, 0)
 
     def _not_built(self, serial: int, number: int, error: BaseException) -> None:
-        is_passing = ran_out(error) or ran_out(error.__cause__)  # in a warm-up, which says of itself that it failed
+        is_passing = ran_out(error) or ran_out(error.__cause__)  # its cause, because a warm-up that fails raises an error of its own
         send(self._sock, ("failed", serial, number, *failure(error), is_passing), wait=True)
         try:
             check_gpu_usable(error)
@@ -161,7 +161,7 @@ class Worker:
         return sum([model.nbytes for model in self._models.values() if model.device.type == "cuda"])
 
     def _leave(self, serial: int, unusable: GpuUnusable) -> NoReturn:
-        """End, because nothing would run in this process any more. Earlier results are sent first; other workers run what waits."""
+        """End, because nothing would run in this process any more. Earlier results are sent first; other workers run what waits here."""
         self._answer()
         send(self._sock, ("gpu_unusable", serial, *unusable.packed), wait=True)
         os._exit(1)
@@ -206,7 +206,7 @@ class Worker:
         self._answered_ns, self._answer_after_ns = time.monotonic_ns(), answer_after_ns
         for serial, number, parts in orders:
             self._run(serial, number, parts)
-        self._page.run(self._serial, time.monotonic_ns())  # until its answer is sent: one that has closed our socket is to blame
+        self._page.run(self._serial, time.monotonic_ns())  # until the answer is sent: if that fails, this order closed our socket
         self._answer()
         self._page.run(0, 0)
 
@@ -239,13 +239,13 @@ class Worker:
             self._answer()
 
     def _begin_call(self) -> None:
-        """The limit is for each call of the model: an order may have more than one, where its rows are looked at or one of them fails."""
+        """Note that a call of the model begins: the time limit is for each call, and a batch that is checked, or fails, takes several."""
         self._check_is_worker(self._number)
         self._page.run(self._serial, time.monotonic_ns())
 
     def _check_is_worker(self, number: int) -> None:
-        """A process that the model has forked, and that has come back from the model as well: it would answer once more, and take the next
-        task away. It ends here, whatever it was to do."""
+        """End this process if it is a child that the model forked and that has returned from the model too. It would answer a second time,
+        and take the next task away."""
         if os.getpid() != self._pid:
             name = self._models[number].name if number in self._models else "that was built"
             os.write(2, f"rankwise: a process that model {name!r} had forked came back from it, and was ended\n".encode())
@@ -268,7 +268,7 @@ class Worker:
         return [(True, answer)], size
 
     def _chunk_results(self, model: BuiltModel, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
-        """Run the requests of a chunk until the rest is taken back: their results, the bytes these take, and flags."""
+        """Run the requests of a chunk until the rest is taken back. Returns the results, the bytes these take, and flags."""
         count, request = requests_of(payload, self._inputs)
         begins, in_use, flags = self._page.chunk(self._serial), self._inputs.in_use, 0
         results = ChunkResults(self._outputs)
@@ -288,7 +288,7 @@ class Worker:
         return results.packed(), results.size, flags
 
     def _end_inputs(self, model: BuiltModel) -> int:
-        """The task no longer needs its inputs on the lane; KEPT where the model still refers to them."""
+        """Release the task's inputs on the lane; returns KEPT if the model still refers to one of them."""
         flags = 0
         if self._inputs.is_kept():
             model.is_plain, model.keeps_inputs, flags = False, True, KEPT
@@ -296,7 +296,7 @@ class Worker:
         return flags
 
     def _results(self, model: BuiltModel, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
-        """The results in order, and the bytes they take; (False, None) for a request whose deadline has passed, which does not run."""
+        """The results in order, and the bytes they take. A request whose deadline has passed does not run; its result is (False, None)."""
         self._runner.flags = 0
         now = time.monotonic()
         timely = [part for part in parts if part[2] is None or now < part[2]]
@@ -345,7 +345,7 @@ class Worker:
 
 
 def _set_title(title: str) -> None:
-    """What `ps` and `top` show: fifteen characters are all the kernel keeps."""
+    """Set the name that `ps` and `top` show; the kernel keeps only fifteen characters."""
     try:
         with open("/proc/self/comm", "w") as file:
             file.write(title[:15])
@@ -355,8 +355,8 @@ def _set_title(title: str) -> None:
 
 
 def note_own_signals(page: StatusPage) -> None:
-    """A signal that the model's code sends to its own process looks like one from outside, so a note is left on the page first. Only for
-    the ways that Python has: a signal that C code sends cannot be told from others."""
+    """Make Python's functions leave a note on the page before the model's code sends a signal to its own process, because the signal looks
+    like one from outside. A signal that C code sends leaves no note."""
     me, group = os.getpid(), os.getpgrp()
 
     def noting(act: Callable[..., Any], is_me: Callable[..., bool]) -> Callable[..., Any]:
