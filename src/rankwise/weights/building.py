@@ -1,4 +1,4 @@
-"""`my_models:build_mlp` and `float32[8,784]`: what the command line says, as a model and as inputs."""
+"""Makes a model from `my_models:build_mlp`, and inputs from `float32[8,784]`, as the command line writes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def import_callable(path: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise  # the user's module is there; what it imports is not, and its own traceback says so best
+            raise  # the user's module exists, but something that it imports does not; the traceback says it best
         raise UsageError(
             f"there is no module {module_name!r}",
             why=f"looked in {Path.cwd()} and the rest of sys.path",
@@ -53,8 +53,8 @@ def build_model(path: str) -> torch.nn.Module:
 
 
 def evaluating(model: torch.nn.Module) -> torch.nn.Module:
-    """The model, set to inference. The module of an exported program refuses `eval()`, also inside of others: it is what it was exported
-    as."""
+    """The model, set to inference. The module of an exported program refuses `eval()`, also inside of another module: it keeps the mode
+    that it was exported in."""
     try:
         return model.eval()
     except NotImplementedError:
@@ -64,7 +64,7 @@ def evaluating(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def example_inputs(specs: list[str]) -> tuple[Any, ...]:
-    """Inputs from `float32[8,784]`, one spec each, or from one callable that returns them."""
+    """Inputs as in `float32[8,784]`, one for each spec; or what one callable returns."""
     if len(specs) == 1 and ":" in specs[0]:
         made = _called(specs[0])
         return tuple(made) if isinstance(made, (tuple, list)) else (made,)
@@ -73,7 +73,7 @@ def example_inputs(specs: list[str]) -> tuple[Any, ...]:
 
 
 def _called(path: str) -> Any:
-    """What the callable returns; an exception of the user's own code is told with its place, as the command line tells everything."""
+    """What the callable returns. An exception of the user's code becomes a UsageError that names its line."""
     try:
         return import_callable(path)()
     except UsageError:

@@ -21,7 +21,7 @@ from rankwise.weights.tensor_records import CheckpointError, Content, Damaged, T
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
 from rankwise.weights.zipped import Repacked, names_in_archive, open_archive
 
-# In a folder, the first of these that is there is the model, as one file or as the index of several; others may be it in another format.
+# The first of these in a folder is the model, as one file or as the index of several. The others may be the same model in another format.
 _IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".index.json"
@@ -47,13 +47,13 @@ _FOREIGN = {
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Content:
-    """What the file or folder holds. Executes nothing and reads no tensor; what cannot be used is a CheckpointError."""
+    """What the file or folder holds. Executes nothing and reads no tensor; raises CheckpointError for what cannot be used."""
     place = check_path(path)
     try:
         return _read_folder(place) if place.is_dir() else _read_file(place)
     except Damaged as error:
         raise CheckpointError("RW732", f"{place} is damaged", why=str(error)) from error
-    except OSError as error:  # where even to look at a file is refused
+    except OSError as error:  # it may not even be looked at
         raise unreadable(error.filename or place, error) from error
 
 
@@ -77,7 +77,7 @@ def _read_file(path: Path) -> Content:
         return read_safetensors(path, data)
     if _IS_INDEX.fullmatch(path.name):
         return read_index(path, _read_shard)
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()  # of a web page: it may begin with a blank line, in any case
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()  # a web page may begin with a blank line, and in capital letters
     for magic, (what, next_step) in _FOREIGN.items():
         if head.startswith(magic) or text.startswith(magic):
             raise _foreign(path, what, next_step)
@@ -91,7 +91,7 @@ def _read_file(path: Path) -> Content:
 
 
 def _read_shard(path: Path) -> Content:
-    """Read one shard by its own first bytes: indices also name files of torch.save. A shard may not be an index itself."""
+    """Read one shard, of any format, because an index may name files of torch.save too. A shard must not be an index itself."""
     if _IS_INDEX.fullmatch(path.name):
         raise Damaged(f"{path.name} is an index, and named as a part")
     try:
@@ -125,11 +125,11 @@ def _check_is_torchs(path: Path, names: list[str]) -> None:
 
 
 def _read_bare_pickle(path: Path, data: Any) -> Content:
-    """pickle.dump of a state dict: tensors inside it are bytes that only torch.load can open, by being called."""
+    """Refuse a state dict written by pickle.dump: its tensors are bytes that only a call of torch.load could open."""
     try:
         would_run = what_would_run(read_pickle(PickleBytes(data)))
     except Damaged:
-        if b"joblib.numpy_pickle" in data[:_HEAD]:  # it puts the bytes of arrays between the opcodes
+        if b"joblib.numpy_pickle" in data[:_HEAD]:  # joblib puts the bytes of arrays between the opcodes
             raise _foreign(path, "a file of joblib.dump", "if you trust it: joblib.load reads it, torch.save writes its tensors") from None
         raise
     if would_run:
@@ -156,7 +156,7 @@ def _read_folder(folder: Path) -> Content:
             return _unless_hollow(_with_numbered(folder, found[0], names), folder)
     if is_deepspeed(folder):
         return read_deepspeed(folder)
-    # Accelerate with FSDP keeps the model in a folder of its own beside the optimizer's
+    # Accelerate with FSDP keeps the model in a folder of its own, beside the folder of the optimizer
     inner = [name for name in names if name.startswith("pytorch_model") and (folder / name / METADATA).is_file()]
     if len(inner) == 1:
         return read_dcp(folder / inner[0])
@@ -177,7 +177,7 @@ def _read_folder(folder: Path) -> Content:
 
 
 def _weights_among(names: list[str], suffixes: Sequence[str]) -> list[str]:
-    """The files that may hold weights, none of an optimizer; of weights in several formats, the first of these."""
+    """The files that may hold weights, without those of an optimizer. Of weights in several formats, the first of the suffixes counts."""
     found: dict[str, str] = {}
     for suffix in suffixes:
         for name in names:
@@ -200,7 +200,7 @@ def _check_no_adapter(folder: Path, name: str) -> None:
 
 
 def _with_numbered(folder: Path, name: str, names: list[str]) -> Content:
-    """Accelerate calls the second model of a training `model_1.safetensors`: then it is a set of weights beside the first one."""
+    """Accelerate calls the second model of a training `model_1.safetensors`. It becomes a set of weights beside the first one."""
     stem, suffix = os.path.splitext(name)
     others = [each for each in names if re.fullmatch(rf"{re.escape(stem)}_\d+{re.escape(suffix)}", each)]
     first = _read_file(folder / name)
@@ -212,13 +212,13 @@ def _with_numbered(folder: Path, name: str, names: list[str]) -> Content:
 
 
 def _unless_hollow(content: Content, folder: Path) -> Content:
-    """ZeRO-3 leaves placeholders without elements where the weights would be; then those of DeepSpeed's own files are meant."""
+    """ZeRO-3 leaves empty placeholders where the weights would be; then the weights are in DeepSpeed's own files."""
     empty = [isinstance(value, TensorRecord) and not value.numel for value in content.tree.values()]
     return read_deepspeed(folder) if any(empty) and is_deepspeed(folder) else content
 
 
 def _joined_ranks(folder: Path, names: list[str]) -> Content | None:
-    """The files of all ranks, where each holds its rank's part of the same tensors."""
+    """The joined files of all ranks, if each holds its rank's part of the same tensors."""
     if len(names) > _MAX_RANKS:
         return None
     first = _read_file(folder / names[0])

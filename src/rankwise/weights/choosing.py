@@ -1,4 +1,4 @@
-"""Chooses, of all state dicts in a checkpoint, the one the model wants; where none fits, says how both sides disagree."""
+"""Chooses the state dict of a checkpoint that the model wants; if none fits, says where the two sides disagree."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rankwise.weights.parameter_names import as_old_weight_norm, bare
 from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_training_key
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 
-_MAX_OWN = 16  # state dicts a model is asked about; each is loaded once for it
+_MAX_OWN = 16  # state dicts that a model's own loading is tried with; each is loaded once for that
 _SHOWN = 6  # rows of each kind in a finding
 OwnFit = Callable[[StateDict], Fit | None]  # asks a model that loads in its own way
-# What quantized weights have beside them (float8, GPTQ, AWQ, bitsandbytes), and low-rank adapters: leaving it out leaves other weights.
+# Names beside quantized weights (float8, GPTQ, AWQ, bitsandbytes) and low-rank adapters. Without them, the weights would be others.
 _SCALE = re.compile(r"[._](weight_scale(_inv|_2)?|scale_inv|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$")
 _DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"
 _SHARD = re.compile(r"-\d+-of-(?!0*1\.)\d+\.")
 _ADAPTER = re.compile(r"[._]lora_")
-_MAX_PREFIXES = 60  # tried for a hint; a model has few parts that are whole models
-_MAX_PARTS = 3  # offered; of a stack of equal blocks, one of which a checkpoint is
+_MAX_PREFIXES = 60  # prefixes that are tried for a hint; few parts of a model are whole models
+_MAX_PARTS = 3  # parts that are offered; the checkpoint may fit each of many equal blocks
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def choose(
     key: str | None = None,
     own_fit: OwnFit | None = None,
 ) -> Choice:
-    """The state dict that fits the whole model; raises CheckpointError where none or several do."""
+    """The state dict that fits the whole model; raises CheckpointError if none or several do."""
     candidates = with_key(path, states, key) if key is not None else [state for state in states if not state.is_for_training]
     if not candidates:
         raise CheckpointError("RW735", f"{path} holds no weights", why=_found_text(states), next=_key_steps(states))
@@ -66,7 +66,7 @@ def choose(
 
 
 def _widened(state: StateDict, one: Fit, slots: Mapping[str, Wanted]) -> str | None:
-    """The first float8 of the checkpoint that the model has in a wider dtype."""
+    """The first tensor that is float8 in the checkpoint and has a wider dtype in the model."""
     narrow = (ours for ours, theirs in one.pairs.items() if state.tensors[theirs].dtype.startswith("float8"))
     return next((ours for ours in narrow if not slots[ours].dtype.startswith("float8")), None)
 
@@ -80,7 +80,7 @@ def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
 
 
 def _fits(candidates: list[StateDict], slots: Mapping[str, Wanted], rules: Rules, own_fit: OwnFit | None) -> list[tuple[StateDict, Fit]]:
-    """How each fits by its names; a model that loads in its own way is shown the others."""
+    """How each fits by its names. A model that loads in its own way also tries those that do not fit fully."""
     fits = []
     for state in candidates:
         by_name = fit(slots, state.tensors, rules)
@@ -94,13 +94,13 @@ def _fits(candidates: list[StateDict], slots: Mapping[str, Wanted], rules: Rules
 
 
 def _distinct(whole: list[tuple[StateDict, Fit]]) -> list[tuple[StateDict, Fit]]:
-    """Each set of tensors once: not the dictionary around another, nor one that stands under two keys."""
+    """Each set of tensors once: without a dictionary that contains another one, and without a second key of the same dictionary."""
     inner = [pair for pair in whole if not any(pair[0].is_around(other) for other, _ in whole)]
     return [pair for index, pair in enumerate(inner) if not any(pair[0].is_same_as(other) for other, _ in inner[:index])]
 
 
 def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]]) -> tuple[StateDict, Fit] | None:
-    """`model` beside the state dict that fits, if `model` does not fit: what fits may be something else, so the user has to choose."""
+    """A usual key (`model`) beside the state dict that fits, if it does not fit itself. Then the user has to choose."""
     for state, one in fits:
         depth = len(state.key) - 1
         is_beside = 0 <= depth < len(best.key) and state.key[:depth] == best.key[:depth] and state.key[depth] != best.key[depth]
@@ -110,12 +110,12 @@ def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]])
 
 
 def _distance(one: Fit) -> tuple[int, int]:
-    """How far it is from fitting. Where no name agrees, names too many tell nothing: a few numbers beside the weights would be nearest."""
+    """How far it is from fitting. If no name agrees, unexpected names do not count: else a few numbers beside the weights would win."""
     return len(one.missing) + len(one.wrong), one.faults if one.pairs or one.wrong else 0
 
 
 def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted], rules: Rules) -> CheckpointError:
-    """The error for no set of weights that fits: both sides, and the argument to pass where a part of the names would fit."""
+    """The error if no set of weights fits: both sides, and the argument to pass if a part of the names would fit."""
     if rules.prefix and not any(below(name, rules.prefix) for name in state.tensors):
         raise _no_name_below(path, rules.prefix, state)
     prefixes = _prefixes_that_fit(state, slots, rules) if rules.prefix is None else []
@@ -133,7 +133,7 @@ def _no_name_below(path: Path, prefix: str, state: StateDict) -> CheckpointError
 
 
 def _parts_it_fits(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) -> list[str]:
-    """The outermost parts of the model for which this is a whole set of weights: a backbone below a new head."""
+    """The outermost parts of the model that this set of weights fits as a whole: a backbone below a new head."""
     counts = Counter(prefix for name in slots for prefix in _outer_parts(name))
     found: list[str] = []
     for prefix in [each for each, count in counts.items() if count == len(state.tensors)][:_MAX_PREFIXES]:
@@ -144,7 +144,7 @@ def _parts_it_fits(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) 
 
 
 def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Wanted], rules: Rules) -> list[str]:
-    """The prefixes below which a whole set of weights stands, the outermost of each. Those with too few names are not even tried."""
+    """The outermost prefixes with a whole set of weights below them. A prefix that too few names have is not tried."""
     prefixes: dict[str, None] = {}
     counts: Counter[str] = Counter()
     for name in state.tensors:
@@ -178,7 +178,7 @@ def _key_steps(states: list[StateDict]) -> tuple[str, ...]:
 
 
 def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wanted], steps: tuple[str, ...] = ()) -> CheckpointError:
-    """The error with both sides of every disagreement, and the nearest name for each that is missing."""
+    """The error with both sides of every disagreement, and the nearest name for each missing one."""
     if one.ambiguous:
         names = ", ".join(one.ambiguous[:_SHOWN])
         summary = f"several names in {path} are the same once they are joined and wrappers are taken off"

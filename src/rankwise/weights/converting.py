@@ -1,4 +1,4 @@
-"""A checkpoint as plain safetensors: names without wrappers, each tensor once, compared after writing."""
+"""Writes a checkpoint as plain safetensors: names without wrappers, each tensor once, compared after writing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 from rankwise.weights.tensors import TensorReader, begin_again_if_replaced, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
-_MAX_GROWTH = 16  # an expanded tensor is written out in full; nobody makes a checkpoint with more than this on purpose
+_MAX_GROWTH = 16  # an expanded tensor is written out in full; more growth than this is not on purpose
 
 
 @dataclass(frozen=True)
-class Converted:
+    """The result. `read_s` and `written_read_s` are the seconds it takes to read all tensors from the checkpoint and from the output."""
     """What came of it. `read_s` and `written_read_s` are the seconds it takes to read all tensors from either file."""
 
     output: str
@@ -48,8 +48,8 @@ def convert_to_safetensors(
     tensors_only: bool = False,
     check: Callable[[Path], None] = lambda written: None,
 ) -> Converted:
-    """Write the weights of `path` to `output`, which takes its name when every tensor was read back and compared, and `check` raised
-    nothing of it."""
+    """Write the weights of `path` to `output`. The file gets that name only after every tensor was read back and compared, and `check` has
+    not raised."""
     content = open_checkpoint(path)
     if output.exists() and any(output.samefile(file) for file in content.files):
         raise UsageError(f"{output} is the checkpoint, or a part of it, and would be replaced", next=("give another name",))
@@ -69,7 +69,7 @@ def convert_to_safetensors(
         return tensor
 
     notes = notes_by_own_names(names, state.notes)
-    is_noted = any(about != {"version": 1} for about in notes.values())  # 1 is what every module has that says nothing
+    is_noted = any(about != {"version": 1} for about in notes.values())  # 1 is the version of every module that says nothing
     seconds: list[float] = []
 
     def compare_and_check(written: Path) -> None:
@@ -82,9 +82,9 @@ def convert_to_safetensors(
 
 
 def plain_names(state: StateDict, prefix: str | None) -> dict[str, str]:
-    """Plain name: name in the checkpoint. Off come wrappers that all names begin with, and torch's own marks at any depth.
+    """The plain names, each with its name in the checkpoint. Wrappers in front of all names are removed, and torch's marks at any depth.
 
-    A `module` in the middle of a name may be the model's own attribute, and nobody here knows the model: it stays.
+    A `module` in the middle of a name stays: it may be an attribute of the model, which is not known here.
     """
     names = [name for name in state.tensors if name != "n_averaged"]
     outer = outer_wrappers(names)
@@ -118,7 +118,7 @@ def _pick(path: Path, states: list[StateDict], key: str | None) -> StateDict:
 
 
 def _each_once(names: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> tuple[dict[str, str], dict[str, str]]:
-    """The names to write, and those that are another name of a written tensor; safetensors holds each tensor once."""
+    """The names to write, and further names of written tensors; safetensors holds each tensor once."""
     kept: dict[str, str] = {}
     same: dict[str, str] = {}
     first: dict[object, str] = {}
@@ -143,7 +143,7 @@ def _dtype(record: TensorRecord, wanted: str | None) -> str:
 
 
 def _compare(file: Path, output: Path, kept: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> tuple[float, float]:
-    """Every tensor of both files, bit by bit; the seconds each file took to read. `file` is going to be `output`."""
+    """Compare every tensor of both files bit by bit; returns the seconds each file took to read. `file` will become `output`."""
     written = open_checkpoint(file).tree
     before, after = TensorReader(verify=False), TensorReader()
     seconds = [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""What a pickle would have run beyond rebuilding tensors, in words; checkpoints that need it are refused."""
+"""Says in words what a pickle would have run beyond rebuilding tensors; a checkpoint that needs it is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REBUILD = {
     "_rebuild_meta_tensor_no_storage", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor",
 }  # fmt: skip
 _STORAGES = STORAGE_DTYPES.keys() - {"UntypedStorage"}
-# What torch.load(weights_only=True) would accept too (a test compares the two); none of it can be made to run anything.
+# What torch.load(weights_only=True) accepts too (a test compares the two); it cannot be made to run anything.
 HARMLESS = (
     {"collections.OrderedDict", "collections.Counter", "builtins.set", "builtins.bytearray", "builtins.complex", "_codecs.encode"}
     | {f"torch._utils.{name}" for name in _REBUILD}
@@ -30,7 +30,7 @@ HARMLESS = (
     | {"torch.storage.UntypedStorage", "torch.storage.TypedStorage", "torch._tensor._rebuild_from_type_v2"}
     | {"torch.nn.parameter.Parameter", "torch.Tensor", "torch.Size", "torch.device", "torch.serialization._get_layout"}
 )
-# What a DTensor says about itself; torch accepts these once torch.distributed.tensor is imported.
+# What a DTensor is described with; torch accepts these once torch.distributed.tensor is imported.
 _TENSOR = "torch.distributed.tensor"
 DTENSOR = {
     *(f"{_TENSOR}.{name}" for name in ("DTensor", "placement_types.Shard", "placement_types.Replicate", "placement_types.Partial")),
@@ -77,7 +77,7 @@ def _short(value: Any, depth: int = 2) -> str:
 
 
 def check_harmless(content: Content, path: Path, tensors_only: bool) -> None:
-    """Raise if the checkpoint asks for more than tensors. Nothing of what it asks for was, or will be, run."""
+    """Raise if the checkpoint asks for more than tensors. Nothing that it asks for has run, or will run."""
     if content.would_run and not (tensors_only and content.tree):
         raise refusal(path, content.format, content.would_run, has_tensors=bool(find_state_dicts(content)))
 

@@ -30,7 +30,7 @@ from rankwise.weights.zipped import MAX_SMALL_ENTRY
 log = logging.getLogger("rankwise.weights")
 
 METADATA = ".metadata"
-FORMAT = "torch.distributed.checkpoint"  # and the module that all its classes are of
+FORMAT = "torch.distributed.checkpoint"  # also the module of all its classes
 # torch reads this file with a plain pickle.load, which would run whatever it says
 _HARMLESS = HARMLESS | {
     *(f"{FORMAT}.metadata.{name}" for name in (
@@ -57,7 +57,7 @@ def read_dcp(folder: Path) -> Content:
         for name, entry in metadata["state_dict_metadata"].items():
             is_tensor = isinstance(entry, FunctionCall) and str(entry.target) == f"{FORMAT}.metadata.TensorStorageMetadata"
             value = _record(name, entry.state, stored) if is_tensor else _bytes(name, stored)
-            *way, last = paths.get(name) or (name,)  # the planner flattened the names and kept the ways
+            *way, last = paths.get(name) or (name,)  # the planner flattened the names, and noted each one's path
             reduce(lambda inner, step: inner.setdefault(step, {}), way, tree)[last] = value
 
     files = dict.fromkeys(extent.path for extent in stored.values())
@@ -66,7 +66,7 @@ def read_dcp(folder: Path) -> Content:
 
 
 def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None], Extent]:
-    """Name and offsets of each part: the bytes it lies in."""
+    """The bytes of each part, by its name and offsets."""
     found = {}
     paths: dict[str, Path] = {}
     for index, info in storage_data.items():
@@ -88,7 +88,7 @@ _SAVED_APART_S = 60.0
 
 
 def _check_one_save(folder: Path, extents: list[Extent]) -> None:
-    """torch writes `.metadata` last. A save that ended half-way over an older one leaves that one's `.metadata` and files of both."""
+    """Find files of two saves. torch writes `.metadata` last, so a save that ended half-way leaves the `.metadata` of the one before it."""
     ends: dict[Path, int] = {}
     for extent in extents:
         ends[extent.path] = max(ends.get(extent.path, 0), extent.offset + extent.nbytes)

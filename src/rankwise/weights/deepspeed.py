@@ -49,7 +49,7 @@ def read_deepspeed(folder: Path) -> Content:
     files = _state_files(folder)
     if not files and (folder / LATEST).is_file():
         tag = read_small(folder / LATEST, _MAX_NAME).decode(errors="replace").strip()
-        if not tag.isprintable():  # a link to some other file, whose content is nobody's business
+        if not tag.isprintable():  # a link to some other file, whose content must not be shown
             raise Damaged(f"{LATEST} does not hold the name of a step")
         folder = beside(folder, tag, LATEST, is_folder=True)
         files = _state_files(folder)
@@ -118,7 +118,7 @@ def _check_one_step(models: list[Content], optimizers: list[Content]) -> None:
 
 
 def _steps_in(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Name and value of each counter that all ranks have alike; of one that is a tensor, its checksum."""
+    """Name and value of each counter that is the same on all ranks. For a counter that is a tensor, the value is its checksum."""
     if isinstance(count := tree.get("global_steps"), int):
         yield "global_steps", count
     for key in ("base_optimizer_state", "optimizer_state_dict"):
@@ -132,14 +132,14 @@ def _steps_in(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(tree: Any, *keys: str) -> Any:
-    """What nested dictionaries hold under these keys; None where there is nothing."""
+    """The value under these keys of nested dictionaries; None if there is none."""
     for key in keys:
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
 
 
 def _stage(optimizers: list[Content]) -> int:
-    """1 and 2 are laid out alike; 0 where no file says so."""
+    """The stage of ZeRO that the files name, or 0. Stages 1 and 2 are laid out alike."""
     declared = _inside(optimizers[0].tree, "optimizer_state_dict", "zero_stage") if optimizers else None
     value = declared.state[0] if isinstance(declared, Unbuilt) and declared.state else declared
     return value if isinstance(value, int) else 0
@@ -160,7 +160,7 @@ def _consolidated(models: list[Content], optimizers: list[Content], module: dict
         buffers = {name: module[name] for name in models[0].tree.get("buffer_names") or () if name in module}
         kept = {name: value for name, value in module.items() if not isinstance(value, TensorRecord)}
         found = {**kept, **buffers, **dict(_frozen(models)), **weights}
-    else:  # frozen ones are whole there
+    else:  # there, frozen parameters are whole
         found = {**module, **weights}
     shared = models[0].tree.get("shared_params")
     pairs = shared.items() if isinstance(shared, dict) else shared or ()
@@ -179,12 +179,12 @@ def _of_stage_2(groups: Any, pieces: list[list[TensorRecord]], states: list[Any]
             yield name, _joined(_cut(name, row, at, math.prod(shape)), shape)
             at += math.prod(shape) + padding
         left = sum(piece.numel for piece in row) - at
-        if not 0 <= left < 2 * len(row):  # what it is filled up with, so that all pieces are alike and aligned
+        if not 0 <= left < 2 * len(row):  # padding, which makes all pieces alike and aligned
             raise Damaged(f"the pieces of group {index} have {left:,} numbers more than its parameters")
 
 
 def _of_stage_3(groups: Any, pieces: list[list[TensorRecord]]) -> Iterator[tuple[str, TensorRecord]]:
-    """Each parameter is cut into equal pieces, the last one filled up; a rank's groups are one row."""
+    """Each parameter is cut into equal pieces, the last one filled up; the pieces of a rank's groups make one row."""
     ranks, at = len(pieces), 0
     for name, shape in ((name, shape) for shapes in groups for name, shape in shapes.items()):
         share = -(-math.prod(shape) // ranks)
@@ -196,14 +196,14 @@ def _of_stage_3(groups: Any, pieces: list[list[TensorRecord]]) -> Iterator[tuple
 
 
 def _frozen(models: list[Content]) -> Iterator[tuple[str, TensorRecord]]:
-    """Parameters that are not trained: cut like the others, and in their own dtype."""
+    """Parameters that are not trained: they are cut like the others, and have their own dtype."""
     for name, shape in (models[0].tree.get("frozen_param_shapes") or {}).items():
         parts = [_as_row(content.tree["frozen_param_fragments"][name]) for content in models]
         yield name, _joined(_cut(name, parts, 0, math.prod(shape)), shape)
 
 
 def _check_place(name: str, states: list[Any], group: int, at: int, numel: int, row: list[TensorRecord]) -> None:
-    """Newer files say where each parameter lies: elsewhere (round-robin, another rank's file), its numbers would be another's."""
+    """Newer files say where each parameter lies. If that is elsewhere (round-robin, another rank's file), wrong numbers would be read."""
     begin = 0
     for state, piece in zip(states, row):
         slices = state.get("param_slice_mappings")
@@ -232,7 +232,7 @@ def _cut(name: str, row: list[TensorRecord], at: int, numel: int) -> list[Tensor
 
 
 def _joined(pieces: list[TensorRecord], shape: Any) -> TensorRecord:
-    """One tensor, whose elements are those of the pieces, one behind the other."""
+    """One tensor, whose elements are the elements of the pieces, one piece behind the other."""
     if len(pieces) == 1:
         return replace(pieces[0], shape=tuple(shape), strides=contiguous(tuple(shape)))
     ends = accumulate(piece.numel for piece in pieces)

@@ -16,7 +16,7 @@ def is_dtensor(kind: Any) -> bool:
 
 
 def attributes_of(state: Any) -> Mapping[str, Any]:
-    """What a DTensor was given when it was unpickled: its local tensor among it, and how that was placed."""
+    """The attributes of a DTensor in a pickle, among them its local tensor and its placement."""
     found = next((part for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict)), None)
     if found is None:
         raise Damaged("a DTensor has no attributes")
@@ -24,7 +24,7 @@ def attributes_of(state: Any) -> Mapping[str, Any]:
 
 
 def dtensor_record(shape: tuple[int, ...], attributes: Mapping[str, Any], local: TensorRecord) -> TensorRecord:
-    """The local tensor, where that is all of it; otherwise a record that knows which part of the whole it is."""
+    """The record of the local tensor, if that is the whole; otherwise a record that knows which part of the whole it is."""
     spec = _state_of(attributes["_spec"])
     kinds = [(placement.target.name, _state_of(placement).get("dim")) for placement in spec["placements"]]
     if other := [name for name, _ in kinds if name not in ("Replicate", "Shard")]:
@@ -42,7 +42,7 @@ def dtensor_record(shape: tuple[int, ...], attributes: Mapping[str, Any], local:
 
 
 def join_ranks(contents: Sequence[Content]) -> Content:
-    """One content out of one per rank; Damaged where these are not the files of all ranks of one job."""
+    """One content from the contents of all ranks; raises Damaged if these are not the files of all ranks of one job."""
     tree = _joined([content.tree for content in contents], "")
     return joined_content(f"DTensors of {len(contents)} ranks", tree, contents, notes=("plain tensors are those of the first file",))
 
@@ -68,7 +68,7 @@ def _joined(values: Sequence[Any], name: str) -> Any:
 
 
 def _whole(name: str, records: list[TensorRecord]) -> TensorRecord:
-    """All parts together; a part that several ranks had is taken once. Of a single row one rank has all, and the others nothing."""
+    """All parts together. A part that several ranks saved is taken once; ranks may also have saved empty parts."""
     if len({(record.dtype, record.shape) for record in records}) > 1:
         raise Damaged(f"the files of the ranks disagree about {name}")
     all_parts = [record.part or TensorPiece((0,) * len(record.shape), record.shape, part=record) for record in records]
@@ -80,7 +80,7 @@ def _whole(name: str, records: list[TensorRecord]) -> TensorRecord:
 def _box(
     shape: tuple[int, ...], kinds: list[tuple[str, Any]], mesh: Sequence[int], coordinate: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where a rank's part begins and how large it is: cut as torch.chunk cuts, for one dimension of the mesh after the other."""
+    """Where a rank's part begins and how large it is: cut as torch.chunk cuts, along one dimension of the mesh after the other."""
     if not isinstance(coordinate, (tuple, list)) or len(coordinate) != len(kinds) or len(mesh) != len(kinds):
         raise Damaged("a DTensor does not say which part of the mesh it is from")
     offsets, sizes = [0] * len(shape), list(shape)
@@ -96,7 +96,7 @@ def _box(
 
 
 def _mesh_shape(mesh: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ranks along each dimension of the mesh, as torch's versions write it down."""
+    """The number of ranks along each dimension of the mesh, in the forms in which versions of torch write it."""
     if isinstance(layout := mesh.get("_layout"), FunctionCall):
         axes = _state_of(layout)["axes"]
         return tuple(math.prod(_state_of(axis)["shape"]) if isinstance(axis, FunctionCall) else math.prod(axis) for axis in axes)

@@ -1,4 +1,4 @@
-"""A model with its weights as a torch.export program (.pt2), and whether a model computes the same with two checkpoints."""
+"""Writes a model with its weights as a torch.export program (.pt2); compares what a model computes with two checkpoints."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rankwise.weights.loading import load_weights
 from rankwise.weights.tensor_records import CheckpointError
 from rankwise.weights.writing import not_written
 
-_TIMED_S = 0.4  # for each of the two, taken in turns
+_TIMED_S = 0.4  # for each of two calls, which take turns
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What came of it: how far the outputs are apart, and the milliseconds of one call of either."""
+    """The result: how far the outputs are apart, and the milliseconds of one call of the model and of the program."""
 
     output: str
     nbytes: int
@@ -41,7 +41,7 @@ class Exported:
 def export_program(
     model: torch.nn.Module, inputs: tuple[Any, ...], output: Path, *, dynamic_batch: bool, tolerance: float | None
 ) -> Exported:
-    """Write `output` if the program computes what the model does, also with another batch size where that is dynamic."""
+    """Write `output` if the program computes what the model computes; with another batch size too, if that is dynamic."""
     evaluating(model)
     temporary = _begun(output, model)
     try:
@@ -74,7 +74,7 @@ _IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _begun(output: Path, model: torch.nn.Module) -> str:
-    """A new file beside the output, on a disk that has room for it: torch ends the whole process where it finds none while it writes."""
+    """A new file beside the output, on a disk that has room for it: torch would end the whole process if the disk were full."""
     try:
         check_not_special(output)
         handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.stem}.", suffix=".pt2")
@@ -115,7 +115,7 @@ def _dynamic(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def largest_difference(expected: Any, got: Any, tolerance: float | None) -> float:
-    """The largest difference of the outputs, relative to their size; CheckpointError if it is more than rounding."""
+    """The largest difference of the outputs, relative to their size; raises CheckpointError if it is more than rounding."""
     ours, theirs = tree_leaves(expected), tree_leaves(got)
     if len(ours) != len(theirs):
         raise CheckpointError("RW739", f"the model returns {len(ours)} values, the program {len(theirs)}")
@@ -129,14 +129,14 @@ def largest_difference(expected: Any, got: Any, tolerance: float | None) -> floa
         wide = torch.complex128 if one.dtype.is_complex else torch.float64
         scale = max(1.0, float(one.to(wide).abs().max())) if one.numel() else 1.0
         apart = float((one.to(wide) - other.to(wide)).abs().max()) / scale if one.numel() else 0.0
-        if not apart <= allowed:  # NaN is not either
+        if not apart <= allowed:  # also if it is NaN
             raise CheckpointError("RW739", f"the outputs differ by {apart:.3g} (relative), where {allowed:.3g} is allowed")
         worst = max(worst, apart)
     return worst
 
 
 def _timed(one: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
-    """Median milliseconds of either, taken in turns so that both see the same machine."""
+    """Median milliseconds of each call. They take turns, so that both see the same machine."""
     taken: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + 2 * _TIMED_S
     while len(taken[0]) < 3 or time.perf_counter() < end:
@@ -148,7 +148,7 @@ def _timed(one: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, flo
 
 
 @dataclass(frozen=True)
-class Compared:
+    """How far the outputs are apart, and the seconds it took to load each file into the model."""
     """How far the outputs are apart, and the seconds it took to load either file into the model."""
 
     largest_difference: float
@@ -159,7 +159,7 @@ class Compared:
 def compare_outputs(
     build: str, examples: list[str], path: Path, output: Path, key: str | None, prefix: str | None, tolerance: float | None
 ) -> Compared:
-    """Run the model with the weights of either file on the same input; CheckpointError if the outputs differ."""
+    """Run the model on the same input with the weights of each file; raises CheckpointError if the outputs differ."""
     inputs = example_inputs(examples)
     results, seconds = [], []
     for file, key_there, prefix_there in ((path, key, prefix), (output, None, None)):

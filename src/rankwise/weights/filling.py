@@ -1,4 +1,4 @@
-"""Fills a model with the tensors that were chosen: all checks first, then one tensor at a time."""
+"""Fills a model with the chosen tensors: all checks first, then one tensor at a time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 class Target:
-    """The model that is filled, and the dtype and device it shall have."""
+    """The model that is filled, and the dtype and device that it should get."""
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> None:
         self._model, self._dtype, self._device = model, dtype, device
         self._named = state_of(model)
-        self._written: list[str] = []  # names whose values were replaced and not kept
+        self._written: list[str] = []  # names whose old values were overwritten without a copy
         self.loads_in_its_own_way = loads_in_its_own_way(model)
         if sharded := next((name for name, value in self._named.items() if type(value).__name__ == "DTensor"), None):
             why = "the model is split over ranks already; a rank fills a plain one"
@@ -43,11 +43,11 @@ class Target:
         return any(map(is_extra_state, self._named))
 
     def slots(self) -> dict[str, Wanted]:
-        """What wants a value, by name."""
+        """The model's tensors that want a value, by name."""
         return {name: Wanted(tuple(value.shape), _name(value.dtype), memory_of(value)) for name, value in self._tensors().items()}
 
     def fill(self, choice: Choice, reader: TensorReader, path: str, rules: Rules) -> dict[str, str]:
-        """Put every chosen tensor in its place; returns the dtypes that were converted. Whatever fails, the model is as it was."""
+        """Put every chosen tensor in its place; returns the dtypes that were converted. If it fails, the model is put back as it was."""
         extra = extra_states(choice, self._named, reader, rules)
         self._check(choice, reader, path)
         converted = {
@@ -91,7 +91,7 @@ class Target:
             self._move()
             self._named = state_of(self._model)
         if has_meta or self.loads_in_its_own_way or extra or not all(_is_plain(value) for value in self._tensors().values()):
-            snapshot.copy_values()  # what is asked of others, from here on, may fail when half is done
+            snapshot.copy_values()  # the model's own code may fail from here on, when half is done
         if self.loads_in_its_own_way:
             self._load_state_dict(choice, reader, extra, has_meta)
         else:
@@ -103,7 +103,7 @@ class Target:
             self._move()
 
     def _fill_in_place(self, choice: Choice, reader: TensorReader, snapshot: Snapshot) -> None:
-        """One tensor at a time, so that converting needs memory for one only, and two names of one tensor stay so."""
+        """Fill one tensor at a time: converting needs memory for one only, and two names of one tensor stay one tensor."""
         placed: dict[Any, torch.Tensor] = {}
         for ours, theirs in choice.fit.pairs.items():
             current = self._named[ours]
@@ -120,7 +120,7 @@ class Target:
             if current.is_meta:
                 self._assign(ours, placed[memory])
         for ours in choice.fit.left_alone:
-            if self._named[ours].is_meta:  # a counter of batches: it starts again
+            if self._named[ours].is_meta:  # a counter of batches begins at 0
                 self._assign(ours, torch.zeros_like(self._named[ours], device=self._device or "cpu"))
 
     def _on_meta(self, current: torch.Tensor, ours: str, reader: TensorReader, theirs: str, record: TensorRecord) -> torch.Tensor:
@@ -135,7 +135,7 @@ class Target:
         (module._parameters if last in module._parameters else module._buffers)[last] = value
 
     def _load_state_dict(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], assign: bool) -> None:
-        """Load by the model's own hooks, which know more than names; a tensor they leave without a value is still an error."""
+        """Load by the model's own hooks, which may know more than names. A tensor that they leave without a value is still an error."""
         handed = choice.fit.pairs if choice.fit.handed is None else choice.fit.handed
         values: dict[str, Any] = dict(reader.read_all(handed, choice.state.tensors))
         for name in values:
@@ -150,12 +150,12 @@ class Target:
         self._check_own(choice, values)
 
     def _not_taken(self, choice: Choice, unexpected: list[str]) -> list[str]:
-        """Names that state_dict() shows and load_state_dict() does not take (quantized weights), but no second names of tensors."""
+        """Names in state_dict() that load_state_dict() does not take (quantized weights); second names of a tensor do not count."""
         taken = {memory_of(self._named[name]) for name in choice.fit.pairs if name not in unexpected}
         return [name for name in unexpected if name in choice.fit.pairs and memory_of(self._named[name]) not in taken]
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
-        """Raise where values are not finite after the model's own loading, though all numbers of the checkpoint are."""
+        """Raise if the model's own loading made values that are not finite, though all numbers of the checkpoint are."""
         named = {**state_of(self._model), **dict(self._model.named_buffers())}
         infinite = [name for name, value in named.items() if name not in choice.fit.pairs and not _is_finite(value)]
         if infinite and all(_is_finite(value) for value in handed.values()):
@@ -183,7 +183,7 @@ class Target:
         return {name: value for name, value in self._named.items() if isinstance(value, torch.Tensor) and not is_extra_state(name)}
 
     def _check_tied(self, choice: Choice, reader: TensorReader, path: str) -> None:
-        """One tensor of the model, two different ones in the checkpoint: whichever came last would win."""
+        """Raise if two names are one tensor in the model and differ in the checkpoint: whichever came last would win."""
         sources: dict[Any, tuple[str, str]] = {}
         for ours, theirs in choice.fit.pairs.items():
             first_ours, first = sources.setdefault(memory_of(self._named[ours]), (ours, theirs))
@@ -203,12 +203,12 @@ class Target:
 def _is_finite(tensor: Any) -> bool:
     if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.is_meta:
         return True
-    wide = tensor.float() if tensor.itemsize == 1 else tensor  # float8 knows no isfinite
+    wide = tensor.float() if tensor.itemsize == 1 else tensor  # torch cannot tell this of a float8
     return bool(wide.isfinite().all())
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether torch itself copies into it, and not a subclass with code of its own."""
+    """Whether torch itself copies into it, not a subclass with code of its own."""
     return type(tensor) in _PLAIN_TYPES and tensor.layout == torch.strided and not tensor.is_inference()
 
 
@@ -217,7 +217,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def extra_states(choice: Choice, named: Mapping[str, Any], reader: TensorReader, rules: Rules) -> dict[str, Any]:
-    """The extra state each module gets; raises where one is missing, or is an object that only running code could make."""
+    """The extra state for each module; raises if one is missing, or is an object that only running code could make."""
     found: dict[str, Any] = {}
     for name, value in choice.state.extra.items():
         rest = name if rules.prefix is None else below(name, rules.prefix)

@@ -1,4 +1,4 @@
-"""What is in a checkpoint, as one dictionary: for `rankwise weights inspect` and its --json. Reads no tensor, imports no torch."""
+"""The content of a checkpoint as one dictionary, for `rankwise weights inspect` and its --json. Reads no tensor, imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankwise.weights.tensor_records import TensorRecord
 
 
 def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Names, shapes, dtypes, sizes, prefixes, and what it looks like."""
+    """Names, shapes, dtypes, sizes and prefixes, and what the checkpoint looks like."""
     content = open_checkpoint(path)
     states = find_state_dicts(content)
     leaves = [state for state in states if not state.is_for_training and not _is_only_around_others(state, states)]
@@ -54,7 +54,7 @@ def _describe_tensor(name: str, record: TensorRecord, first: dict[Any, str]) -> 
 
 
 def _is_only_around_others(state: StateDict, states: list[StateDict]) -> bool:
-    """Whether it is the dictionary around another, and has no tensor of its own."""
+    """Whether it only contains other state dicts, and has no tensor of its own."""
     return all("." in name for name in state.tensors) and any(state.is_around(other) for other in states)
 
 

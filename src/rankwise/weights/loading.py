@@ -28,15 +28,15 @@ class LoadedWeights:
 
     path: str
     looks_like: tuple[str, ...]
-    key: str  # "" when the weights stand at the top of the file
+    key: str  # "" if the weights are at the top of the file
     loaded: int  # parameters and buffers, by name
     nbytes: int
     removed_prefixes: tuple[str, ...]
     left_alone: tuple[str, ...]  # named by allow_missing: these keep the model's own values
     ignored: tuple[str, ...]
     converted: dict[str, str]  # name: "float16 → float32"
-    unchecked_bytes: int  # of nbytes, without a checksum that was compared: a flipped bit there cannot be seen
-    also_found: tuple[str, ...]  # other weights in the same file that would have fitted: key="ema"
+    unchecked_bytes: int  # bytes without a compared checksum: a flipped bit in them cannot be seen
+    also_found: tuple[str, ...]  # keys of other weights in the same file that would have fitted: "ema"
 
 
 @begin_again_if_replaced
@@ -55,7 +55,7 @@ def load_weights(
 ) -> LoadedWeights:
     """Put the checkpoint's weights into `model`, in place; no process group is needed and nothing in the file is executed.
 
-    A model on the meta device gets new tensors; another model's are filled where they are. Every
+    A model on the meta device gets new tensors; the tensors of other models are filled in place. Every
     parameter and buffer gets a value, or nothing is changed and a CheckpointError holds the finding. `key` chooses among
     several sets of weights ("ema"), `prefix` takes only what is below it ("model."), patterns in `allow_missing` and
     `allow_unexpected` name what may stay without a partner. `tensors_only` reads the tensors of a checkpoint that also holds
@@ -71,7 +71,7 @@ def load_weights(
     target = Target(model, wanted, where)
     slots, reader = target.slots(), TensorReader(verify)
     states = find_state_dicts(content, own={part for name in slots for part in name.split(".")})
-    if content.format == DCP_FORMAT:  # it keeps no versions: torch takes what it holds for the model's own, and so does this
+    if content.format == DCP_FORMAT:  # it keeps no versions: like torch, take its weights to be of the model's present ones
         states = [replace(state, notes=getattr(model.state_dict(), "_metadata", {})) for state in states]
     if target.has_extra_state:
         states = [state.with_extra_apart() for state in states]
@@ -118,7 +118,7 @@ def _patterns(names: Sequence[str]) -> tuple[str, ...]:
 
 @begin_again_if_replaced
 def verify_checkpoint(path: str | os.PathLike[str]) -> int:
-    """The number of bytes that have a checksum and agree with it; CheckpointError at the first that does not."""
+    """The number of bytes that have a checksum and agree with it; raises CheckpointError at the first that does not."""
     reader = TensorReader()
     for state in find_state_dicts(open_checkpoint(path)):
         for name, record in state.tensors.items():

@@ -10,13 +10,13 @@ from rankwise.weights.parameter_names import as_old_weight_norm, bare, common_pr
 from rankwise.weights.state_dicts import is_training_key
 from rankwise.weights.tensor_records import TensorRecord
 
-# What wrappers and libraries keep beside the weights; no model's parameter has these names.
+# What wrappers and libraries keep beside the weights; a model has no parameter of this name.
 _BOOKKEEPING = ("n_averaged",)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A parameter or buffer of the model that wants a value; names of one tensor have the same `identity`."""
+    """A parameter or buffer of the model that wants a value. Two names of one tensor have the same `identity`."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -27,14 +27,14 @@ class Wanted:
 class Rules:
     """What the caller allows."""
 
-    prefix: str | None = None  # use only what stands below it, without it
+    prefix: str | None = None  # use only names that begin with it, and take it off
     allow_missing: Sequence[str] = ()
     allow_unexpected: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How well one state dict fits: pairs (model's name: checkpoint's), and everything that has no partner."""
+    """How well one state dict fits: pairs (model's name: checkpoint's name), and everything without a partner."""
 
     pairs: dict[str, str]
     missing: tuple[str, ...]
@@ -42,10 +42,10 @@ class Fit:
     wrong: dict[str, str] = field(default_factory=dict)  # pairs whose shape or kind of number differs
     left_alone: tuple[str, ...] = ()  # allowed to be missing, so they keep the model's own values
     ignored: tuple[str, ...] = ()  # allowed to be unexpected, or bookkeeping
-    ambiguous: tuple[str, ...] = ()  # several names are the same without wrappers
-    removed: str = ""  # a prefix that no wrapper adds, taken off all names
+    ambiguous: tuple[str, ...] = ()  # names that are the same without wrappers
+    removed: str = ""  # a prefix that was taken off all names, though it is not a wrapper's
     added: str = ""  # a prefix that the model has and the checkpoint has not
-    handed: Mapping[str, str] | None = None  # what a model that loads in its own way is given, where that is more than the pairs
+    handed: Mapping[str, str] | None = None  # what a model with its own loading is given, if that is more than the pairs
 
     @property
     def is_whole(self) -> bool:
@@ -53,7 +53,7 @@ class Fit:
 
     @property
     def is_full(self) -> bool:
-        """Whether no other names could fit better: it is whole, and no pattern had to leave anything out."""
+        """Whether other names could not fit better: all of it fits, and patterns had to leave out nothing."""
         return self.is_whole and not self.left_alone and not self.ignored
 
     @property
@@ -62,7 +62,7 @@ class Fit:
 
 
 def fit(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], rules: Rules) -> Fit:
-    """The best fit of these tensors under any of the names they may have: the one with fewest faults, and of those with most pairs."""
+    """The best fit of these tensors under any of the names they may have: with the fewest faults, and then with the most pairs."""
     fits = []
     for naming in namings(slots, tensors, rules):
         fits.append(pair(slots, tensors, naming, rules))
@@ -73,16 +73,16 @@ def fit(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], rules:
 
 @dataclass(frozen=True)
 class Naming:
-    """One way to call the checkpoint's tensors, in the model's words: name, and the name it has in the checkpoint."""
+    """One way to name the checkpoint's tensors as the model does: each such name, with the name in the checkpoint."""
 
     named: Mapping[str, str]
-    doubled: tuple[str, ...] = ()  # names that fall together this way, so that it cannot be used
+    doubled: tuple[str, ...] = ()  # names that would be the same this way, so that it cannot be used
     removed: str = ""
     added: str = ""
 
 
 def namings(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], rules: Rules) -> Iterator[Naming]:
-    """The ways to name the tensors: as they are, without outer or all wrappers, without a common prefix, as the old weight_norm."""
+    """The ways to name the tensors: as they are, without outer or all wrappers, without a common prefix, as the old weight_norm did."""
     start = _taken(tensors, rules.prefix)
     yield from _namings(slots, start)
     older = {as_old_weight_norm(name): original for name, original in start.named.items()}
@@ -109,17 +109,17 @@ def _taken(tensors: Mapping[str, TensorRecord], prefix: str | None) -> Naming:
 
 
 def _all_stripped(slots: Mapping[str, Wanted], named: Mapping[str, str]) -> Naming:
-    """Both sides without any wrapper at any depth, so that it does not matter who was wrapped, how often and where."""
+    """Names compared without any wrapper at any depth, so that it does not matter what was wrapped, how often and where."""
     ours, theirs = _by_bare(slots), _by_bare(named)
     doubled = tuple(name for side in (ours, theirs) for names in side.values() if len(names) > 1 for name in names)
     return Naming({ours.get(name, [name])[0]: named[names[0]] for name, names in theirs.items()}, doubled)
 
 
 def _other_prefixes(slots: Mapping[str, Wanted], named: Mapping[str, str]) -> Iterator[Naming]:
-    """Lightning's `model.`, HuggingFace's `bert.`: a prefix that every name has, or none has and the model wants."""
+    """Lightning's `model.`, HuggingFace's `bert.`: a prefix that all names have and the model has not, or the other way round."""
     theirs, ours = {bare(name): original for name, original in named.items()}, {bare(name): name for name in slots}
     if len(theirs) < len(named) or len(ours) < len(slots):
-        return  # names fall together without wrappers: whichever came last would win
+        return  # two names are the same without wrappers: whichever came last would win
     prefix = common_prefix(theirs)
     while prefix:
         if not any(is_training_key(part) for part in prefix.split(".")):  # momentum_buffer.0.weight is not 0.weight
@@ -132,7 +132,7 @@ def _other_prefixes(slots: Mapping[str, Wanted], named: Mapping[str, str]) -> It
 
 
 def below(name: str, prefix: str) -> str | None:
-    """The rest of the name, as it is or without wrappers, if it begins with the prefix."""
+    """The rest of the name after the prefix, with or without wrappers; None if it does not begin with it."""
     for form in (name, bare(name)):
         if form.startswith(prefix):
             return form[len(prefix) :]
@@ -148,7 +148,7 @@ def pair(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], namin
     pairs |= _tied_pairs(slots, pairs)
     wrong = {ours: theirs for ours, theirs in pairs.items() if not _agree(slots[ours], tensors[theirs])}
     if slots and len(wrong) == len(pairs):
-        rules = Rules(rules.prefix)  # they have nothing in common: patterns that leave out all of it do not make that a fit
+        rules = Rules(rules.prefix)  # they have nothing in common, and patterns that leave out all of it must not make that a fit
     left_alone = tuple(name for name in slots if (name not in pairs or name in wrong) and may_be_missing(name, pairs, rules))
     wrong = {ours: theirs for ours, theirs in wrong.items() if ours not in left_alone}
     unexpected = [name for name in named if name not in slots]
@@ -166,7 +166,7 @@ def pair(slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], namin
 
 
 def is_allowed(name: str, named: Mapping[str, str], rules: Rules) -> bool:
-    """Whether a name that the model has not may be passed over, by that name or by the one it has in the checkpoint."""
+    """Whether a name that the model does not have may be ignored, judged by that name or by the one in the checkpoint."""
     return name in _BOOKKEEPING or any(_matches(each, rules.allow_unexpected) for each in (name, named.get(name, name)))
 
 
@@ -178,7 +178,7 @@ def may_be_missing(name: str, pairs: Mapping[str, str], rules: Rules) -> bool:
 
 
 def _tied_pairs(slots: Mapping[str, Wanted], pairs: Mapping[str, str]) -> dict[str, str]:
-    """A name that is missing, but is another name of a tensor that is there."""
+    """Partners for missing names of the model that are other names of a tensor that has a partner."""
     sources = {slots[name].identity: theirs for name, theirs in pairs.items()}
     return {name: sources[slot.identity] for name, slot in slots.items() if name not in pairs and slot.identity in sources}
 
@@ -190,12 +190,12 @@ def _agree(slot: Wanted, record: TensorRecord) -> bool:
 
 
 def kind_of(dtype: str) -> str:
-    """float, complex, bool or int: between these nothing is converted silently."""
+    """float, complex, bool or int: no value is converted silently from one kind to another."""
     return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789").lstrip("u")
 
 
 def nearest_names(one: Fit, slots: Mapping[str, Wanted], tensors: Mapping[str, TensorRecord], names: Sequence[str]) -> dict[str, str]:
-    """The unexpected name that most likely stands for each missing one; one of the same shape first."""
+    """For each missing name the unexpected one that most likely stands for it, of the same shape if possible."""
     found = {}
     for name in names:
         same_shape = [other for other in one.unexpected if tensors[other].shape == slots[name].shape]
@@ -213,5 +213,5 @@ def _by_bare(names: Mapping[str, object]) -> dict[str, list[str]]:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern means this name, as it is or without wrappers."""
+    """Whether a pattern matches this name, with or without wrappers."""
     return any(fnmatch.fnmatchcase(each, pattern) for pattern in patterns for each in (name, bare(name)))

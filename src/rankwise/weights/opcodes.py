@@ -1,4 +1,4 @@
-"""Reads a pickle without executing it: opcodes become plain values, and notes of the calls that were not made."""
+"""Reads a pickle without executing it: opcodes become plain values, and calls become records of calls that are never made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Global:
 
 @dataclass(eq=False)
 class FunctionCall:
-    """A call the pickle asks for. It is never made; `state` and `items` are what would be handed to the result."""
+    """A call that the pickle asks for. It is never made; `state` and `items` are what its result would be given."""
 
     target: Any
     args: tuple[Any, ...]
@@ -38,14 +38,14 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class Persistent:
-    """A reference to something beside the pickle: torch's storages."""
+    """A reference to something outside of the pickle: one of torch's storages."""
 
     id: Any
 
 
 @dataclass(frozen=True)
 class Pickled:
-    """The value a pickle describes, the names it would import, and the calls it would make, in order."""
+    """The value that a pickle describes, the names it would import, and the calls it would make, in order."""
 
     value: Any
     imports: tuple[Global, ...]
@@ -53,7 +53,7 @@ class Pickled:
 
 
 class PickleBytes:
-    """Bytes as pickletools wants them; a string longer than MAX_READ, or than what is left, is damage and not an allocation."""
+    """Bytes as pickletools reads them. A string longer than MAX_READ, or than the rest, raises Damaged before memory is taken."""
 
     def __init__(self, data: Any) -> None:
         self._data, self._at, self._end = data, 0, len(data)
@@ -78,7 +78,7 @@ class PickleBytes:
 
 
 def read_pickle(stream: PickleBytes) -> Pickled:
-    """The pickle at the stream's position, up to its STOP. Raises Damaged for anything else."""
+    """Read the pickle at the stream's position, up to its STOP. Raises Damaged for anything else."""
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):  # type: ignore[arg-type]  # duck-typed
@@ -95,7 +95,7 @@ def read_pickle(stream: PickleBytes) -> Pickled:
 
 
 class _Machine:
-    """The stack machine of the pickle format, less the importing and calling."""
+    """The stack machine of the pickle format, without the importing and calling."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -129,7 +129,7 @@ class _Machine:
         return values
 
     def ask_import(self, module: Any, name: Any) -> Global:
-        wanted = Global("builtins" if module == "__builtin__" else str(module), str(name))  # as Python reads the name torch.save writes
+        wanted = Global("builtins" if module == "__builtin__" else str(module), str(name))  # as Python reads what torch.save writes
         self.imports[wanted] = None
         return wanted
 
@@ -247,7 +247,7 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
 
 
 def _notes(attributes: Any) -> dict[str, dict[str, Any]]:
-    """What nn.Module.state_dict leaves on its OrderedDict: plain values by the module's name. Other attributes are nobody's."""
+    """What nn.Module.state_dict notes on its OrderedDict: plain values, by the module's name. Other attributes are ignored."""
     noted = attributes.get("_metadata") if isinstance(attributes, dict) else None
     if not isinstance(noted, dict):
         return {}

@@ -1,4 +1,4 @@
-"""Models that override how they load (hooks, own methods), and `Snapshot`, which puts a model back when loading fails half-way."""
+"""Models that load in their own way (hooks, overridden methods), and `Snapshot`, which puts a model back if loading fails half-way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankwise.weights.tensors import TensorReader
 
 
 def loads_in_its_own_way(model: torch.nn.Module) -> bool:
-    """Whether state_dict() shows something else than the model's own tensors, or a class of the user's has a say in loading."""
+    """Whether state_dict() has other tensors than the model's own, or code of the user takes part in loading."""
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     if any(isinstance(value, torch.Tensor) and id(value) not in own for value in state_of(model).values()):
         return True
@@ -35,13 +35,13 @@ def loads_in_its_own_way(model: torch.nn.Module) -> bool:
 
 
 class OwnLoading:
-    """Tries what a model's own loading makes of names that are not the model's, and takes it back."""
+    """Tries what a model's own loading does with names that the model does not have, and undoes it."""
 
     def __init__(self, model: torch.nn.Module, slots: Mapping[str, Wanted], rules: Rules, reader: TensorReader) -> None:
         self._model, self._slots, self._rules, self._reader = model, slots, rules, reader
 
     def fit(self, state: StateDict) -> Fit | None:
-        """The fit under the names of which most are taken; None if none are taken wholly."""
+        """The fit under those names of which the model takes the most; None if under no names all are taken."""
         if any(record.unreadable for record in state.tensors.values()):
             return None
         fits: list[Fit] = []
@@ -62,10 +62,10 @@ class OwnLoading:
             with torch.no_grad():
                 said = load_by_own(self._model, values, notes, assign=is_on_meta(self._model))
         except Exception:
-            return None  # the names are the wrong ones, for a hook of the user's too
+            return None  # these names are wrong, perhaps for a hook of the user
         finally:
             snapshot.restore()
-        return self._fit_of(state, naming, *said) if said is not None else None  # one that says nothing may have taken nothing
+        return self._fit_of(state, naming, *said) if said is not None else None  # a model that returns nothing may have taken nothing
 
     def _fit_of(self, state: StateDict, naming: Naming, missing: list[str], unexpected: list[str]) -> Fit:
         by_name = pair(self._slots, state.tensors, naming, self._rules)
@@ -88,10 +88,10 @@ class OwnLoading:
 def load_by_own(
     model: torch.nn.Module, values: Mapping[str, Any], notes: Mapping[str, dict[str, Any]], assign: bool
 ) -> tuple[list[str], list[str]] | None:
-    """The model's own load_state_dict; the names it found missing and unexpected, if it says. What it cannot take is a CheckpointError."""
+    """Call the model's load_state_dict; returns the names it found missing and unexpected, if it says so. Raises CheckpointError."""
     handed = OrderedDict(values)
     if notes:
-        handed._metadata = dict(notes)  # type: ignore[attr-defined]  # where torch itself keeps it
+        handed._metadata = dict(notes)  # type: ignore[attr-defined]  # where torch keeps it
     options = {"strict": False, **({"assign": True} if assign else {})}
     try:
         result = model.load_state_dict(handed, **_taken(model.load_state_dict, options))
@@ -106,12 +106,12 @@ def load_by_own(
 
 
 def state_of(model: torch.nn.Module) -> dict[str, Any]:
-    """The model's state dict, of its own tensors where its class lets us ask for these."""
+    """The model's state dict; with the model's own tensors, if its class has an option for that."""
     return dict(model.state_dict(**_taken(model.state_dict, {"keep_vars": True})))
 
 
 def _taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that the function takes: a class of the user's may take fewer than torch passes today."""
+    """The options that the function takes: a class of the user's may take fewer than torch passes today."""
     takes = inspect.signature(function).parameters
     has_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
     return {name: value for name, value in options.items() if has_any or name in takes}
@@ -122,9 +122,9 @@ def is_on_meta(model: torch.nn.Module) -> bool:
 
 
 class Snapshot:
-    """What every module of a model holds: its attributes, plain containers in them, and its tensors.
+    """What every module of a model holds: its attributes, the plain containers in them, and its tensors.
 
-    References cost nothing. `copy_values` keeps the tensors' values as well, for loading that may fail when some are already overwritten.
+    References alone cost nothing. `copy_values` also keeps values, for loading that may fail when some are already overwritten.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -137,7 +137,7 @@ class Snapshot:
     has_copies = False
 
     def copy_values(self) -> None:
-        """Keep the values of the tensors that were not moved; a tensor that was moved left its old memory as it was."""
+        """Keep the values of tensors that still have their memory; a tensor that was moved has left its old memory as it was."""
         self.has_copies = True
         for tensor, data, _ in self._tensors.values():
             if not tensor.is_meta and memory_of(tensor) == memory_of(data):
@@ -160,7 +160,7 @@ class Snapshot:
         if isinstance(value, torch.Tensor):
             self._tensors.setdefault(id(value), (value, value.data, value.requires_grad))
         elif isinstance(value, (dict, list, set, deque)) and id(value) not in self._containers:
-            content = dict(value) if isinstance(value, dict) else list(value)  # plain ones: another class may want other arguments
+            content = dict(value) if isinstance(value, dict) else list(value)  # of plain types: other classes may want other arguments
             self._containers[id(value)] = (value, content)
             for inside in content.values() if isinstance(content, dict) else content:
                 self._keep(inside)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
-# The attribute each wrapper keeps the wrapped module under, and who the wrapper is.
+# The attribute under which each wrapper keeps the wrapped module, and what the wrapper is.
 WRAPPERS = {
     "module": "DistributedDataParallel, DataParallel, AveragedModel or DeepSpeed",
     "_orig_mod": "torch.compile",
@@ -18,27 +18,27 @@ WRAPPERS = {
     "_original_module": "Lightning Fabric",
 }
 _WEIGHT_NORM = re.compile(r"(.*?)parametrizations\.([^.]+)\.original([01])")
-_MAX_COMPARED = 2000  # names a missing one is compared with; more would take seconds and tell nothing more
+_MAX_COMPARED = 2000  # names that a missing one is compared with; more would take seconds and help little
 
 
 def bare(name: str) -> str:
-    """The name without any wrapper's part, at any depth: `module._orig_mod.0._orig_mod.weight` is `0.weight`."""
+    """The name without the parts that wrappers add, at any depth: `module._orig_mod.0._orig_mod.weight` is `0.weight`."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def in_whole_parts(prefix: str | None) -> str | None:
-    """The prefix up to the end of its last part: `model` is `model.`, and not the beginning of `model_ema.` too."""
+    """The prefix with a dot at its end: `model` becomes `model.`, so that it does not match `model_ema.` as well."""
     return prefix and prefix.rstrip(".") + "."
 
 
 def as_old_weight_norm(name: str) -> str:
-    """`0.parametrizations.weight.original1` as torch.nn.utils.weight_norm called it: `0.weight_v`. The other way goes torch's own hook."""
+    """`0.parametrizations.weight.original1` as torch.nn.utils.weight_norm called it: `0.weight_v`. torch itself converts the other way."""
     found = _WEIGHT_NORM.fullmatch(name)
     return f"{found[1]}{found[2]}_{'gv'[int(found[3])]}" if found else name
 
 
 def notes_by_own_names(named: Mapping[str, str], notes: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What a checkpoint notes about modules, by the names these have in the model; `named` is each tensor's name there and here."""
+    """The checkpoint's notes about modules, by the modules' names in the model; `named` maps each tensor's name here to the one there."""
     found = {bare(name): about for name, about in notes.items()}
     for ours, theirs in named.items():
         own, other = ours.split(".")[:-1], theirs.split(".")[:-1]
@@ -57,7 +57,7 @@ def notes_by_own_names(named: Mapping[str, str], notes: Mapping[str, dict[str, A
 
 
 def wrappers_in(names: Iterable[str]) -> dict[str, int]:
-    """Each wrapper's prefix as it is found in front of the names, outermost first: `module._orig_mod.`, and how many names have it."""
+    """Prefixes that wrappers have put in front of names, outermost part first (`module._orig_mod.`), with the number of such names."""
     found: dict[str, int] = {}
     for name in names:
         parts = name.split(".")
@@ -72,7 +72,7 @@ def wrappers_in(names: Iterable[str]) -> dict[str, int]:
 
 
 def common_prefix(names: Collection[str]) -> str:
-    """The parts all names begin with, each followed by a dot; the last part of a name is never among them."""
+    """The parts with which all names begin, each followed by a dot; the last part of a name does not count."""
     parts = [name.split(".")[:-1] for name in names]
     shared = []
     for column in zip(*parts):
@@ -83,12 +83,12 @@ def common_prefix(names: Collection[str]) -> str:
 
 
 def outer_wrappers(names: Collection[str]) -> str:
-    """The wrappers' parts that all names begin with: `module._orig_mod.`"""
+    """The parts of wrappers with which all names begin: `module._orig_mod.`"""
     return "".join(f"{part}." for part in takewhile(WRAPPERS.__contains__, common_prefix(names).split(".")))
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate most likely meant: the same last parts count more than anything in front."""
+    """The candidate that is most likely meant; the same last part counts more than anything in front."""
     best, best_score = None, 0.45
     for candidate in list(candidates)[:_MAX_COMPARED]:
         score = difflib.SequenceMatcher(None, name, candidate, autojunk=False).ratio()

@@ -17,7 +17,7 @@ _NEXT = ("check the path, and that it may be read",)
 
 def check_path(path: str | os.PathLike[str]) -> Path:
     """The path, if it is a plain file or a folder."""
-    if not str(path):  # Path would take it for the folder this process runs in
+    if not str(path):  # Path("") is the folder that this process runs in
         raise UnreadableInput("the path is empty", why="a variable that nobody has set is", next=_NEXT)
     place = Path(path)
     try:
@@ -33,11 +33,11 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 class FileBytes:
-    """A file's bytes, read where they are looked at: `len` and slices. They are not mapped, because a mapped file that another process cuts
-    short would end this one (SIGBUS)."""
+    """The bytes of a file, read when they are asked for, by `len` and slices. They are not mapped, because a mapped file that another
+    process cuts short would end this one (SIGBUS)."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._handle = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would wait for who writes to it
+        self._path, self._handle = path, os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else opening a pipe would wait for a writer
         facts = os.fstat(self._handle)
         self._size, self.stamp = facts.st_size, stamp_of(facts)
         self._block, self._block_at = b"", 0
@@ -60,7 +60,7 @@ class FileBytes:
         return found
 
     def read_into(self, buffer: Any, start: int) -> None:
-        """Fill the buffer with the bytes from there on. They are those of the file that was opened, or an error."""
+        """Fill the buffer with the bytes from `start` on. They are from the file that was opened; otherwise it raises."""
         view = memoryview(buffer)
         while len(view):
             count = os.preadv(self._handle, [view[:_MOST]], start)
@@ -78,8 +78,8 @@ class FileBytes:
             os.close(self._handle)
 
 
-_BLOCK = 8192  # read at once where little is wanted
-_MOST = 1 << 30  # so much at once, for not every system reads more
+_BLOCK = 8192  # read at once, even if fewer bytes are wanted
+_MOST = 1 << 30  # read at once at most, because some systems read no more
 
 
 def cut_short(path: Path) -> Damaged:
@@ -87,12 +87,12 @@ def cut_short(path: Path) -> Damaged:
 
 
 def stamp_of(facts: os.stat_result) -> tuple[int, ...]:
-    """Differs between a file and one that takes its name, or is written in its place, later."""
+    """Changes when another file takes the name, and when the file is written to."""
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def open_bytes(path: Path) -> Any:
-    """The file's bytes, of a plain file only."""
+    """The bytes of a plain file."""
     check_path(path)
     try:
         return FileBytes(path)
@@ -101,7 +101,7 @@ def open_bytes(path: Path) -> Any:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """A whole file that should be small."""
+    """The whole content of a file that should be small."""
     size = check_path(path).stat().st_size
     if size > limit:
         raise Damaged(f"{path.name} has {size:,} bytes, where at most {limit:,} are sensible")
@@ -116,7 +116,7 @@ def unreadable(path: Path | str, error: OSError) -> UnreadableInput:
 
 
 def beside(folder: Path, name: Any, named_by: str, is_folder: bool = False) -> Path:
-    """What is called `name` in `folder`. A name that leads anywhere else is refused: who wrote the index does not choose what we open."""
+    """The path of `name` in `folder`. A name that leads elsewhere is refused: the writer of an index must not choose what is opened."""
     if not isinstance(name, str) or not name or name in (".", "..") or "\0" in name or "/" in name or "\\" in name:
         summary = f"{named_by} names {str(name)[:200]!r}, which is not beside it"
         raise CheckpointError("RW736", summary, why="the parts of a checkpoint lie in its own folder")

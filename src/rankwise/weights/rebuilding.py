@@ -17,15 +17,15 @@ STORAGE_DTYPES = {
     "BoolStorage": "bool", "ComplexDoubleStorage": "complex128", "ComplexFloatStorage": "complex64", "UntypedStorage": "uint8",
 }  # fmt: skip
 _MAX_DEPTH = 64
-_MAX_BITS = 200  # of a whole number that is a key: Python writes no very long ones
+_MAX_BITS = 200  # of a key that is a whole number: Python refuses to print very long ones
 _MAX_NAMED = 5_000_000
 
-# key, dtype, bytes the pickle declares → where they are
+# (key, dtype, number of bytes that the pickle declares) → where the bytes are
 FindStorage = Callable[[str, str, int], Extent]
 
 
 def plain_tree(value: Any, find_storage: FindStorage) -> Any:
-    """The value with every tensor as its record; whatever is neither tensor nor plain data is Unbuilt."""
+    """The value with a record in place of every tensor, and Unbuilt in place of whatever is neither tensor nor plain data."""
     return _Rebuilder(find_storage).plain(value, 0)
 
 
@@ -33,7 +33,7 @@ class _Rebuilder:
     def __init__(self, find_storage: FindStorage) -> None:
         self._find_storage = find_storage
         self._num_named = 0  # names made so far, of modules that were saved whole
-        self._done: dict[int, Any] = {}  # what was seen once is not walked again, so that shared parts cost nothing
+        self._done: dict[int, Any] = {}  # results by id, so that shared parts are walked once
 
     def plain(self, value: Any, depth: int) -> Any:
         if isinstance(value, (str, int, float, bool, bytes, type(None))):
@@ -80,7 +80,7 @@ class _Rebuilder:
         return named
 
     def tensor(self, call: FunctionCall) -> Any:
-        """The record of a tensor; Unbuilt for a call that makes none."""
+        """The record of a tensor; Unbuilt for a call that does not make one."""
         name = str(call.target)
         args = call.args
         with as_damage(f"a tensor is described wrongly: {name[:80]}"):
@@ -129,7 +129,7 @@ class _Rebuilder:
 
 
 def _key(key: Any, index: int) -> Any:
-    """A key as plain data; other keys get the number of their place, so that all stay different."""
+    """A plain key as it is; any other key by its type and place, so that all keys stay different."""
     is_plain = isinstance(key, (str, int, float, bool, bytes, type(None))) and not (isinstance(key, int) and key.bit_length() > _MAX_BITS)
     return key if is_plain else f"{type(key).__name__.lower()} {index}"
 
@@ -139,7 +139,7 @@ def _is_module(state: Any) -> bool:
 
 
 def check_bounds(record: TensorRecord) -> None:
-    """Damaged if any element lies outside of the storage."""
+    """Raise Damaged if an element lies outside of the storage."""
     if len(record.shape) != len(record.strides) or not isinstance(record.first, int) or record.first < 0:
         raise Damaged("a tensor's shape and strides do not belong together")
     if record.numel == 0 or record.storage is None:

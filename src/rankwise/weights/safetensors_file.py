@@ -29,11 +29,11 @@ from rankwise.weights.tensor_records import (
 
 MAX_HEADER = 100_000_000  # the format's own limit
 CRC_KEY = "rankwise.crc32"  # in the header's __metadata__: {name: CRC-32 in hexadecimal}, because the format itself has no checksum
-NOTES_KEY = "rankwise.modules"  # likewise: what torch noted about each module, its version above all
+NOTES_KEY = "rankwise.modules"  # likewise: torch's notes about each module, mostly its version
 SHARDING_KEY = (
-    "DCP_SHARDING_INFO"  # of HuggingFaceStorageWriter of torch.distributed.checkpoint: where in each tensor the file's part begins
+    "DCP_SHARDING_INFO"  # written by torch.distributed.checkpoint's HuggingFaceStorageWriter: where in each tensor the file's part begins
 )
-RANK_FILE = re.compile(r"shard-(\d+)-model-\d+-of-\d+\.safetensors")  # how it calls one rank's parts; its other files hold whole tensors
+RANK_FILE = re.compile(r"shard-(\d+)-model-\d+-of-\d+\.safetensors")  # that writer's name for one rank's parts; its other files hold whole tensors
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
@@ -41,11 +41,11 @@ DTYPES = {
     "BOOL": "bool", "C64": "complex64",
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of dtypes that the format has, too, and that are not read here
+_PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # dtypes of the format that are not read here, and their bits
 
 
 def header_of(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """What stands in front of the tensors (dtype and shape by name), which follow in this order."""
+    """The bytes in front of the tensors, which follow in the order of `tensors` (dtype and shape by name)."""
     entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     at = 0
     for name, (dtype, shape) in tensors.items():
@@ -58,7 +58,7 @@ def header_of(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapp
 
 
 def read_safetensors(path: Path, data: Any | None = None) -> Content:
-    """One file."""
+    """The content of one file."""
     data = open_bytes(path) if data is None else data
     start = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or start - 8 > MAX_HEADER or start > len(data):
@@ -78,7 +78,7 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
 
 
 def read_index(path: Path, read: Callable[[Path], Content]) -> Content:
-    """Several files, by the index that says which tensor is in which: HuggingFace's model.safetensors.index.json. `read` reads one."""
+    """Several files, by an index that says which tensor is in which (HuggingFace's model.safetensors.index.json). `read` reads a file."""
     weight_map = parse_json(read_small(path, MAX_HEADER), path.name).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise Damaged(f"{path.name} has no weight_map from names to files")
@@ -95,7 +95,7 @@ def read_index(path: Path, read: Callable[[Path], Content]) -> Content:
 
 
 def _parts(path: Path, records: dict[str, TensorRecord], text: Any) -> dict[str, TensorRecord]:
-    """Each tensor as one rank's part, which does not say how large the whole is; or whole, where the name is not that of a rank's file."""
+    """Each tensor as one rank's part, which does not say how large the whole is; or as a whole, if the file is not named as a rank's."""
     begins = parse_json(str(text).encode(), SHARDING_KEY)
     found = {}
     for name, record in records.items():
@@ -110,7 +110,7 @@ def _parts(path: Path, records: dict[str, TensorRecord], text: Any) -> dict[str,
 
 
 def join_rank_files(contents: Sequence[Content]) -> Content:
-    """One content out of the parts that all ranks wrote. How large each tensor was is in none of them: it is what the parts add up to."""
+    """One content from the parts that all ranks wrote. No file says how large a tensor is, so its size is what the parts add up to."""
     numbers = [int(match[1]) for content in contents if (match := RANK_FILE.fullmatch(content.files[0].name))]
     if sorted(numbers) != list(range(1, len(contents) + 1)):
         raise CheckpointError("RW736", f"files of ranks are missing: {numbers[-1]} is the last number, {len(numbers)} are there")
@@ -155,7 +155,7 @@ def _record(path: Path, name: str, entry: Any, start: int, data: Any, crc: int |
 
 
 def _check_places(records: dict[str, Any], start: int, size: int) -> None:
-    """Damaged unless the tensors lie one behind the other to the end of the file, without holes, as the format wants it."""
+    """Raise Damaged unless the tensors fill the file to its end, one behind the other without holes, as the format demands."""
     at = start
     for begin, nbytes, name in sorted((record.storage.offset, record.storage.nbytes, name) for name, record in records.items()):
         if begin != at:
@@ -167,7 +167,7 @@ def _check_places(records: dict[str, Any], start: int, size: int) -> None:
 
 
 def parse_json(content: bytes, what: str) -> dict[str, Any]:
-    """A JSON object in which no name stands twice."""
+    """A JSON object; raises Damaged if a name is in it twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

@@ -1,4 +1,4 @@
-"""Memory that several names of a model share: it can hold one value only, so the checkpoint must have the same for all of them."""
+"""Memory that several names of a model share. It can hold one value only, so the checkpoint must have the same value for all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from rankwise.weights.tensor_records import CheckpointError
 
-Read = Callable[[str], torch.Tensor]  # what the checkpoint has for a name of the model
+Read = Callable[[str], torch.Tensor]  # the checkpoint's value for a name of the model
 
 
 def memory_of(tensor: torch.Tensor) -> Hashable:
@@ -22,7 +22,7 @@ def memory_of(tensor: torch.Tensor) -> Hashable:
 
 
 def write_into(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy, also into a tensor that torch refuses to write to because it was expanded: its one row is written once."""
+    """Copy, also into a tensor that torch refuses to write to because it was expanded: its one element, or row, is written once."""
     for dim, (size, stride) in enumerate(zip(target.shape, target.stride() if target.layout == torch.strided else ())):
         if size > 1 and stride == 0:
             target, value = target.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
@@ -41,7 +41,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_overlaps(tensors: Mapping[str, torch.Tensor], read: Read, path: str) -> None:
-    """Raise where filling one tensor would change another that the checkpoint has another value for; tried on a copy of the memory."""
+    """Raise if filling one tensor would change another that has a different value in the checkpoint; tried on a copy of the memory."""
     for names in _overlapping(tensors):
         storage = tensors[names[0]].untyped_storage().clone()  # type: ignore[no-untyped-call]
         views = {name: _same_view(tensors[name], storage) for name in names}
@@ -62,7 +62,7 @@ def _differ(name: str, other: str, path: str, why: str = "") -> CheckpointError:
 
 
 def _overlapping(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """Groups of names whose tensors lie on top of each other, in part or shifted; one that does so with itself is a group alone."""
+    """Groups of names whose tensors overlap in memory, in part or shifted; a tensor that overlaps with itself is in a group too."""
     by_storage: dict[Any, dict[Hashable, str]] = {}
     for name, tensor in tensors.items():
         storage = _storage(tensor)
@@ -78,14 +78,14 @@ def _overlapping(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its storage that it reaches over."""
+    """From which byte to which byte of its storage it reaches."""
     item = tensor.element_size()
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     return int(tensor.storage_offset()) * item, (int(tensor.storage_offset()) + last + 1) * item
 
 
 def _is_expanded(tensor: torch.Tensor) -> bool:
-    """Whether elements of it are in one place; strides in order tell, as torch tells it."""
+    """Whether several of its elements share one place in memory, by the same test of its strides as torch makes."""
     reach = 0
     for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1):
         if stride <= reach:

@@ -1,4 +1,4 @@
-"""Finds the dictionaries of weights inside a checkpoint, and says what the whole looks like.
+"""Finds the dictionaries of weights inside a checkpoint, and says what made the checkpoint.
 
 A key says what the tensors below it are: weights, an average of weights, or training state. Keys are read word by word: `optimizer_g` is an
 optimizer, `optimal_weights` is not; `model_ema` is an average, `semantic` is not.
@@ -15,24 +15,24 @@ from typing import Any
 from rankwise.weights.parameter_names import WRAPPERS, wrappers_in
 from rankwise.weights.tensor_records import CheckpointError, Content, Damaged, StateDictNode, TensorRecord, is_extra_state
 
-MAIN_KEYS = ("model", "state_dict", "model_state_dict", "module")  # where these are, the weights are there
+MAIN_KEYS = ("model", "state_dict", "model_state_dict", "module")  # a dictionary under one of these has the weights
 USUAL_KEYS = (*MAIN_KEYS, "net", "network", "weights", "params")
 _MAX_DEPTH = 8
-_MAX_STEPS = 300_000  # dictionaries visited; an optimizer has one for each parameter, each of which is visited several times
+_MAX_STEPS = 300_000  # dictionaries that may be visited; an optimizer has one for each parameter, and each is visited several times
 _Found = tuple[tuple[str, ...], dict[Any, Any], bool]
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-# One of these anywhere in a key: what is below it is training state, not weights.
+# If a key has one of these words anywhere, what is below it is training state, not weights.
 _TRAINING = {
     "optimizer", "optimizers", "optimiser", "optimisers", "optim", "optims", "opt", "opts", "scheduler", "schedulers", "lrscheduler",
     "lrschedulers", "scaler", "scalers", "gradscaler", "rng", "rngs", "grad", "grads", "gradient", "gradients",
 }  # fmt: skip
-# What a key ends with, where it names an optimizer's moments. `momentum_encoder` ends otherwise: that is a network.
+# The last words of a key that names an optimizer's moments. `momentum_encoder` ends otherwise, because it is a network.
 _MOMENTS = [
     ("momentum",), ("momenta",), ("momentum", "buffer"), ("momentum", "buffers"), ("moment",), ("moments",), ("velocity",),
     ("velocities",), ("exp", "avg"), ("exp", "avg", "sq"), ("exp", "inf"), ("square", "avg"), ("acc", "delta"), ("adam",), ("adamw",),
     ("sgd",),
 ]  # fmt: skip
-# The same, where it names what was computed about the weights, or is to be applied to them: pruning masks, Fisher information, differences.
+# The last words of a key that names something computed about the weights, or meant to change them: pruning masks, Fisher information.
 _ABOUT_WEIGHTS = [
     ("mask",), ("masks",), ("fisher",), ("fisher", "diag"), ("fisher", "matrix"), ("hessian",), ("hessian", "diag"), ("importance",),
     ("importances",), ("saliency",), ("delta",), ("deltas",), ("task", "vector"), ("task", "vectors"), ("error", "feedback"),
@@ -44,14 +44,14 @@ _LIGHTNING = {"callbacks", "loops"}  # what Lightning keeps beside the weights
 
 @dataclass(frozen=True)
 class StateDict:
-    """The tensors below one key of the checkpoint, by the names they have from there."""
+    """The tensors below one key of the checkpoint, by their names from there on."""
 
     key: tuple[str, ...]  # () for the whole file
     tensors: dict[str, TensorRecord]
     extra: dict[str, Any]  # what modules keep beside their tensors (get_extra_state)
     is_for_training: bool = False  # optimizer moments and the like: tensors, but not weights
-    doubled: tuple[str, ...] = ()  # names that two different tensors have
-    notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # what torch noted about each module, its version above all
+    doubled: tuple[str, ...] = ()  # names that two different tensors share
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # torch's notes about each module, mostly its version
 
     @property
     def label(self) -> str:
@@ -69,21 +69,21 @@ class StateDict:
         return len(self.key) < len(other.key) and other.key[: len(self.key)] == self.key
 
     def with_extra_apart(self) -> StateDict:
-        """The state dict with extra state that is a tensor moved to the other extra state: a module may change its kind while it trains."""
+        """This state dict with tensors that are extra state moved to `extra`: a module may change the kind of its extra state."""
         extra = {name: record for name, record in self.tensors.items() if is_extra_state(name)}
         return replace(self, tensors={name: self.tensors[name] for name in self.tensors if name not in extra}, extra=self.extra | extra)
 
     def is_same_as(self, other: StateDict) -> bool:
-        """Whether both are the very same tensors: one dictionary that stands in the checkpoint under two keys."""
+        """Whether both have the very same tensors: one dictionary that the checkpoint has under two keys."""
         return self.tensors.keys() == other.tensors.keys() and all(
             record is other.tensors[name] or record.shares_all_with(other.tensors[name]) for name, record in self.tensors.items()
         )
 
 
 def find_state_dicts(content: Content, own: Collection[str] = frozenset()) -> list[StateDict]:
-    """Every dictionary that has tensors below it, the likeliest weights first.
+    """Every dictionary that has tensors below it, the most likely weights first.
 
-    `own` are the parts of the model's names, none of which is taken for training state.
+    `own` are the parts of the model's names; a key that is one of them is never taken for training state.
     """
     walk = _Walk(own)
     try:
@@ -100,7 +100,7 @@ def _order(state: StateDict) -> tuple[bool, bool, int, int]:
 
 
 def looks_like(content: Content, states: list[StateDict]) -> list[str]:
-    """What made this checkpoint, as far as it shows."""
+    """What made this checkpoint, as far as can be seen."""
     keys = {str(key) for key in content.tree}
     prefixes = wrappers_in(name for state in states[:1] for name in state.tensors)
     signs = [content.format]
@@ -121,7 +121,7 @@ def looks_like(content: Content, states: list[StateDict]) -> list[str]:
 
 
 class _Walk:
-    """Goes through the dictionaries that have tensors below them. One that is referred to from many places counts each time."""
+    """Goes through the dictionaries that have tensors below them. A dictionary that is referred to from many places counts each time."""
 
     def __init__(self, own: Collection[str]) -> None:
         self._own = own
@@ -149,8 +149,8 @@ class _Walk:
         return StateDict(key, tensors, extra, is_training, tuple(doubled), notes)
 
     def _leaves(self, node: dict[Any, Any], is_training: bool, notes: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """Tensors and extra state below, without the training state where it is not that itself; what was noted about modules is added
-        to `notes`, by their names from here."""
+        """Tensors and extra state below the node, without its training state, unless it is training state itself. What was noted about
+        modules is added to `notes`, by the modules' names from here on."""
         self._count()
         if isinstance(node, StateDictNode):
             notes |= {f"{prefix}{name}".rstrip("."): about for name, about in node.notes.items()}
@@ -161,21 +161,21 @@ class _Walk:
                 yield from self._leaves(branch, is_training, notes, f"{prefix}{name}.")
 
     def _is_training(self, name: Any, value: dict[Any, Any], siblings: dict[Any, Any]) -> bool:
-        """By its key, what is in it, and what is beside it. What is called like a part of the model is that part, whatever the word means
-        elsewhere."""
+        """Judged by its key, by what is in it and by what is beside it. A key that is part of the model's names counts as that part,
+        whatever the word means elsewhere."""
         is_optimizer = "param_groups" in value and "state" in value
         is_lightnings = str(name) in _LIGHTNING and "pytorch-lightning_version" in siblings
         return is_optimizer or is_lightnings or (is_training_key(name) and str(name) not in self._own)
 
     def _branch(self, name: Any, value: Any) -> dict[Any, Any] | None:
-        """The value as a dictionary with tensors below it, if it is one; a list is by its indices. Extra state is its module's affair."""
+        """The value as a dictionary if it has tensors below it (a list by its indices); None otherwise, and for a module's extra state."""
         if not isinstance(value, (dict, list, tuple)) or is_extra_state(name) or not self._has_tensors(value):
             return None
         return value if isinstance(value, dict) else dict(enumerate(value))
 
     def _has_tensors(self, node: Any) -> bool:
         if id(node) not in self._fruitful:
-            self._fruitful[id(node)] = False  # until known; what contains itself ends here
+            self._fruitful[id(node)] = False  # until known; ends the search in what contains itself
             inside = node.values() if isinstance(node, dict) else node
             self._fruitful[id(node)] = any(
                 isinstance(value, TensorRecord) or (isinstance(value, (dict, list, tuple)) and self._has_tensors(value)) for value in inside
@@ -189,7 +189,7 @@ class _Walk:
 
 
 def words_of(key: Any) -> tuple[str, ...]:
-    """The words of a key: `optimizerG_state-dict` is optimizer, g, state, dict."""
+    """The words of a key: those of `optimizerG_state-dict` are optimizer, g, state and dict."""
     return tuple(word.lower() for word in _WORD.findall(str(key)))
 
 
@@ -199,7 +199,7 @@ def is_averaged_key(key: Any) -> bool:
 
 @lru_cache(maxsize=10_000)
 def is_training_key(key: Any) -> bool:
-    """Whether the words of this key name an optimizer, its moments, gradients, a scheduler, a loss scaler, random numbers, or what was
+    """Whether the words of this key name an optimizer, its moments, gradients, a scheduler, a loss scaler, random numbers, or something
     computed about the weights."""
     words = words_of(key)
     if not _TRAINING.isdisjoint(words) or words[-2:] in (("random", "state"), ("random", "states")):

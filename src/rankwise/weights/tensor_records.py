@@ -12,7 +12,7 @@ from typing import Any
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
 
-# torch's name of a dtype: bytes per element
+# bytes per element, by torch's name of the dtype
 ITEM_SIZES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
     "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
@@ -35,7 +35,7 @@ def is_extra_state(name: Any) -> bool:
 
 @contextmanager
 def as_damage(what: str) -> Iterator[None]:
-    """Whatever a wrong description raises while it is read, as Damaged: `what` it is, and the error."""
+    """Raise Damaged, with `what` and the error, for whatever a wrong description raises while it is read."""
     try:
         yield
     except Damaged:
@@ -45,14 +45,14 @@ def as_damage(what: str) -> Iterator[None]:
 
 
 class CheckpointError(RankwiseError):
-    """A checkpoint that cannot, or must not, be used; holds the finding of a cause."""
+    """A checkpoint cannot, or must not, be used; the finding says why."""
 
     def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
 
 
 class Replaced(CheckpointError):
-    """Another file has taken the name of one whose header was read: what the header says is not about its bytes."""
+    """Another file has taken the name of one whose header was read, so the header does not describe its bytes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("RW732", f"{path} was replaced again and again while it was read", next=("load it when nobody writes it",))
@@ -60,20 +60,20 @@ class Replaced(CheckpointError):
 
 @dataclass(frozen=True)
 class Extent:
-    """Consecutive bytes of a file, with their CRC-32 where the format keeps one."""
+    """Consecutive bytes of a file, with their CRC-32 if the format keeps one."""
 
     path: Path
     offset: int
     nbytes: int
     crc: int | None = None
-    stamp: tuple[int, ...] | None = field(default=None, compare=False)  # of the file whose header says so: another may take its name
+    stamp: tuple[int, ...] | None = field(default=None, compare=False)  # of the file whose header was read: another may take its name
 
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """One box of a tensor that was saved in several: a whole file of torch.save inside another file, or a tensor of its own.
+    """One box of a tensor that was saved in several: either a file of torch.save inside another file (`extent`), or a record (`part`).
 
-    With one offset it is a part of the tensor's elements in their order, whatever its shape.
+    With a single offset it is a part of the tensor's elements in their order, whatever the tensor's shape is.
     """
 
     offsets: tuple[int, ...]
@@ -92,8 +92,8 @@ class TensorRecord:
     first: int = 0  # index of its first element in the storage
     strides: tuple[int, ...] = ()  # in elements, like torch's
     chunks: tuple[TensorPiece, ...] = ()
-    part: TensorPiece | None = None  # what one rank had of it; the whole is in no single file
-    unreadable: str = ""  # why its elements cannot be had, for kinds that have no plain storage
+    part: TensorPiece | None = None  # the part that one rank saved; no single file has the whole
+    unreadable: str = ""  # why its elements cannot be read, for kinds that have no plain storage
 
     @property
     def numel(self) -> int:
@@ -114,9 +114,9 @@ class TensorRecord:
 
 
 class StateDictNode(dict[Any, Any]):
-    """A dictionary of a checkpoint, and what torch noted about each module when it was saved: `{"encoder": {"version": 2}}`.
+    """A dictionary of a checkpoint, and what torch noted about each module when it saved it: `{"encoder": {"version": 2}}`.
 
-    A module that changed its format reads the version to know which one it is given; without it, it takes new weights for old ones.
+    A module that changed its format reads the version, to know which one it is given; without it, it takes new weights for old ones.
     """
 
     notes: dict[str, dict[str, Any]]
@@ -128,10 +128,10 @@ class StateDictNode(dict[Any, Any]):
 
 @dataclass(frozen=True)
 class Unbuilt:
-    """Stands where the checkpoint wants an object that only running code could make."""
+    """Stands for an object that only running code could make."""
 
     what: str
-    state: Any = None  # what it would have been given, where that is plain data
+    state: Any = None  # what the object would have been given, if that is plain data
 
     def __repr__(self) -> str:
         return f"an object that was not built: {self.what}"
@@ -149,7 +149,7 @@ class Content:
 
 
 def joined_content(format: str, tree: dict[Any, Any], contents: Sequence[Content], notes: tuple[str, ...] = ()) -> Content:
-    """One content that was made of several."""
+    """A content with this tree, and with the files and the calls of all these contents."""
     files = tuple(file for content in contents for file in content.files)
     would_run = tuple(dict.fromkeys(line for content in contents for line in content.would_run))
     return Content(format, tree, files, notes, would_run)
@@ -165,7 +165,7 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_cover(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
-    """Damaged unless the boxes fill the tensor exactly: an element that nobody wrote would be random."""
+    """Raise Damaged unless the boxes fill the tensor exactly: an element in no box would be random."""
     inside = all(
         len(offsets) == len(sizes) == len(shape) and all(o + s <= n for o, s, n in zip(offsets, sizes, shape)) for offsets, sizes in boxes
     )
@@ -176,7 +176,7 @@ def check_cover(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
 
 
 def _overlap(boxes: list[Box]) -> bool:
-    """Boxes in order of their offsets: each is compared with the boxes that start before it ends in the first dimension."""
+    """Whether two boxes overlap. They are sorted: each is compared with those that start before it ends in the first dimension."""
     for i, (offsets, sizes) in enumerate(boxes):
         for others, other_sizes in boxes[i + 1 :]:
             if others and others[0] >= offsets[0] + sizes[0]:

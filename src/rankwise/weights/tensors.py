@@ -1,4 +1,4 @@
-"""From a record to a torch tensor, read from its file; numbers that a smaller dtype cannot hold."""
+"""Reads a record's tensor from its file; finds numbers that a smaller dtype cannot hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_OPEN = 256  # files; a process may open some thousand
 _TRIES = 20
 P = ParamSpec("P")
 R = TypeVar("R")
-_STEP = 16 << 20  # elements looked at together, so that it costs time but little memory
+_STEP = 16 << 20  # elements that are looked at together, which takes time but little memory
 
 
 @dataclass
@@ -48,12 +48,12 @@ class TensorReader:
                     self._check(part)
 
     def read(self, name: str, record: TensorRecord, is_lent: bool = False) -> torch.Tensor:
-        """The tensor; one that is lent is in memory that the next one is read into, which saves the asking for new memory."""
+        """The tensor. With `is_lent`, it lies in memory that the next such read overwrites, which saves asking for new memory."""
         self.check(name, record)
         with _told_of(name):
             parts = self._parts(name, record)
             if len(parts) == 1 and parts[0].strides != contiguous(parts[0].shape) and parts[0].numel:
-                return self._strided(parts[0])  # as it is: an expanded one may be a number for a shape beyond all memory
+                return self._strided(parts[0])  # not made whole: an expanded tensor may be larger than all memory
             if is_lent and self._lent.numel() < record.nbytes:
                 self._lent = torch.empty(record.nbytes, dtype=torch.uint8)
             dtype = torch_dtype(record.dtype)
@@ -62,7 +62,7 @@ class TensorReader:
             return whole
 
     def read_into(self, target: torch.Tensor, name: str, record: TensorRecord) -> None:
-        """Read into a tensor of a model, without another copy where its dtype and memory are as in the file."""
+        """Read into a tensor of a model, without another copy if its dtype and memory are as in the file."""
         if target.dtype != torch_dtype(record.dtype) or target.shape != record.shape or not _is_plain_memory(target):
             write_into(target, self.read(name, record, is_lent=True))
             return
@@ -72,7 +72,7 @@ class TensorReader:
         torch.autograd.graph.increment_version(target)
 
     def read_all(self, named: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> dict[str, torch.Tensor]:
-        """Read the tensors under these names (each with its name in the checkpoint); what is one tensor there is one here."""
+        """Read the tensors under these names (each with its name in the checkpoint). Names of one tensor there share one tensor here."""
         found: dict[object, torch.Tensor] = {}
         for theirs in named.values():
             if (place := tensors[theirs].place or theirs) not in found:
@@ -102,7 +102,7 @@ class TensorReader:
 
     @property
     def verified_bytes(self) -> int:
-        """How many bytes were compared with a checksum so far."""
+        """How many bytes have agreed with a checksum so far."""
         return sum(extent.nbytes for extent in self._verified)
 
     def unchecked_bytes(self, name: str, record: TensorRecord) -> int:
@@ -110,7 +110,7 @@ class TensorReader:
         return sum(part.nbytes for part in self._parts(name, record) if part.storage is not None and part.storage not in self._verified)
 
     def _parts(self, name: str, record: TensorRecord) -> list[TensorRecord]:
-        """The record itself, or those of its chunks, each of which is looked at before memory is taken for the whole."""
+        """The record itself, or one record per chunk. A chunk whose shape or dtype is wrong is found before memory is taken."""
         parts = [self._part(chunk) for chunk in record.chunks]
         for chunk, part in zip(record.chunks, parts):
             if (part.shape, part.dtype) != (chunk.sizes, record.dtype):
@@ -127,7 +127,7 @@ class TensorReader:
         return found
 
     def _strided(self, record: TensorRecord) -> torch.Tensor:
-        """All of its storage that it reaches over is read, and no more of it: others may lie there, too."""
+        """Read the part of its storage that it reaches over, and no more: other tensors may lie there, too."""
         reach = 1 + sum((size - 1) * stride for size, stride in zip(record.shape, record.strides))
         row = torch.empty(reach, dtype=torch_dtype(record.dtype))
         self._fill_plain(row, replace(record, shape=(reach,), strides=(1,)))
@@ -139,7 +139,7 @@ class TensorReader:
                 del self._files[next(iter(self._files))]
             try:
                 self._files[extent.path] = FileBytes(extent.path)
-            except FileNotFoundError as error:  # just now it was there
+            except FileNotFoundError as error:  # it was there just now
                 raise Replaced(extent.path) from error
         file = self._files[extent.path]
         if extent.stamp not in (None, file.stamp):
@@ -147,7 +147,7 @@ class TensorReader:
         return file
 
     def _check(self, record: TensorRecord) -> None:
-        """Compare with the CRC the writer left, piece by piece, so that it costs time but no memory."""
+        """Compare with the CRC that the writer left, piece by piece, which takes time but no memory."""
         extent = record.storage
         if extent is None or extent.offset + extent.nbytes > len(self._file(extent)):
             raise Damaged("the file has become shorter since it was opened")
@@ -165,7 +165,7 @@ class TensorReader:
 
 
 def begin_again_if_replaced(work: Callable[P, R]) -> Callable[P, R]:
-    """Whoever replaces a checkpoint by renaming may do so between the reading of its header and that of its tensors."""
+    """Do the work again if a file was replaced meanwhile: a writer may rename a new one to its place after its header was read."""
 
     @functools.wraps(work)
     def tried(*args: P.args, **options: P.kwargs) -> R:
@@ -179,7 +179,7 @@ def begin_again_if_replaced(work: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def _told_of(name: str) -> Iterator[None]:
-    """What is wrong with the file, as a finding about this tensor."""
+    """Turn damage, or an error of the disk, into a finding about this tensor."""
     try:
         yield
     except Damaged as error:
@@ -189,7 +189,7 @@ def _told_of(name: str) -> Iterator[None]:
 
 
 def _is_plain_memory(target: torch.Tensor) -> bool:
-    """Whether its bytes, one behind the other, are the numbers as a file has them, for whoever may write to them."""
+    """Whether its memory has the numbers one behind the other, as a file has them, and may be written to directly."""
     is_torchs = type(target) in (torch.Tensor, torch.nn.Parameter) and target.layout == torch.strided and not target.is_inference()
     return is_torchs and target.device.type == "cpu" and target.is_contiguous() and not (target.is_conj() or target.is_neg())
 
@@ -202,7 +202,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def check_range(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raise if a number of `tensor` would become infinite, or another one than rounding makes of it, in `dtype`."""
+    """Raise if a number of `tensor` would become infinite in `dtype`, or change by more than rounding."""
     if tensor.dtype == dtype or _holds_all(tensor.dtype, dtype):
         return
     if tensor.is_complex() and dtype.is_complex:

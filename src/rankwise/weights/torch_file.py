@@ -13,7 +13,7 @@ from rankwise.weights.rebuilding import STORAGE_DTYPES, plain_tree
 from rankwise.weights.tensor_records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord
 from rankwise.weights.zipped import Archive, open_archive
 
-# a pickle of the number 0x1950a86a20f9469cfc6c, less its two bytes of protocol
+# a pickle of the number 0x1950a86a20f9469cfc6c, without its first two bytes, which name the protocol
 LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
@@ -40,7 +40,7 @@ def _read_pickled(path: Path, archive: Archive, harmless: Collection[str] = HARM
 
 
 def read_embedded(extent: Extent, data: Any) -> Any:
-    """Whatever torch.save put into an archive inside a DCP file."""
+    """The value that torch.save wrote into an archive inside a file of DCP: a tensor, a dictionary or any other."""
     archive = open_archive(extent.path, data, extent.offset, extent.nbytes)
     if "data.pkl" not in archive.entries:
         raise Damaged(f"there is no value at byte {extent.offset:,} of {extent.path.name}")
@@ -73,7 +73,7 @@ def read_legacy(path: Path, data: Any) -> Content:
 
 
 def as_tree(value: Any) -> dict[Any, Any]:
-    """A dictionary stays itself; a list becomes one by its indices; a bare tensor stands under the empty name."""
+    """A dictionary as it is, a list as a dictionary by its indices, anything else under the empty name."""
     if isinstance(value, dict):
         return value
     if isinstance(value, (list, tuple)):
@@ -82,7 +82,7 @@ def as_tree(value: Any) -> dict[Any, Any]:
 
 
 def _check_strides(value: Any) -> None:
-    """Damaged if a tensor repeats one part of its storage and passes over the rest: no checksum would show that a stride became 0."""
+    """Raise Damaged if a tensor repeats a part of its storage and leaves out the rest: no checksum shows that a stride became 0."""
     if isinstance(value, TensorRecord):
         moving = [size for size, stride in zip(value.shape, value.strides) if stride]
         is_repeated = any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.strides))
@@ -96,7 +96,7 @@ def _check_strides(value: Any) -> None:
 
 
 def _legacy_dtypes(pickled: Pickled) -> dict[str, str]:
-    """The dtype of each storage, which only the references to it know."""
+    """The dtype of each storage, which only the tensors' references to it name."""
     dtypes: dict[str, str] = {}
     for call in pickled.calls:
         for reference in _references(call.args):

@@ -22,7 +22,7 @@ def write_safetensors(
     notes: Mapping[str, str],
     check: Callable[[Path], None],
 ) -> None:
-    """Write the tensors of `plan` (name: dtype and shape); `read` gives each when its turn comes. What `check` raises leaves nothing.
+    """Write the tensors of `plan` (name: dtype and shape); `read` gives each when its turn comes. If `check` raises, no file is left.
 
     Each tensor's CRC-32 goes into the header's metadata, so that `load_weights` sees a flipped bit, which the format alone cannot show.
     """

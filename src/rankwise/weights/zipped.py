@@ -17,7 +17,7 @@ _MAX_ENTRIES = 2_000_000
 
 
 class Repacked(Damaged):
-    """Whole, but compressed: somebody has unpacked it and packed it again."""
+    """Whole, but compressed: the archive was unpacked and packed again."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Archive:
 
 
 def open_archive(path: Path, data: Any, start: int = 0, length: int | None = None) -> Archive:
-    """The archive in these bytes of a file; Damaged if any entry is not wholly there."""
+    """The archive in these bytes of a file; raises Damaged if any entry is not wholly there."""
     length = len(data) - start if length is None else length
     window = FilePart(data, start, length)
     infos = _directory(window)
@@ -60,7 +60,7 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
 
 
 def names_in_archive(data: Any) -> list[str]:
-    """The names of all entries as they stand in the directory, whoever wrote it."""
+    """The names of all entries as the directory has them, whichever program wrote the archive."""
     return [info.filename for info in _directory(FilePart(data, 0, len(data)))]
 
 
@@ -73,7 +73,7 @@ def _directory(window: FilePart) -> list[zipfile.ZipInfo]:
 
 
 def _check_is_no_program(path: Path, names: set[str]) -> None:
-    """What torch.jit.save writes is an archive of the same kind; its code is compressed on purpose."""
+    """Refuse a file of torch.jit.save, which is an archive of the same kind; its code is compressed on purpose."""
     if "constants.pkl" in names and any(name.startswith("code/") for name in names):
         steps = (f'torch.save(torch.jit.load("{path.name}").state_dict(), "weights.pt"), if you trust the file',)
         raise CheckpointError(
@@ -88,10 +88,10 @@ def _extent(path: Path, window: FilePart, start: int, length: int, info: zipfile
         raise Damaged(f"{info.filename} is not where the directory says")
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         said = f"{info.filename} is compressed to {info.compress_size:,} of {info.file_size:,} bytes; torch.save never compresses"
-        is_meant = info.compress_type == int.from_bytes(fixed[8:10], "little") != zipfile.ZIP_STORED  # it stands in both places
+        is_meant = info.compress_type == int.from_bytes(fixed[8:10], "little") != zipfile.ZIP_STORED  # both headers say so
         raise Repacked(said) if is_meant else Damaged(said)
     begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(fixed[26:28], "little") + int.from_bytes(fixed[28:30], "little")
     if begin + info.file_size > length:
         raise Damaged(f"{info.filename} should have {info.file_size:,} bytes, {max(length - begin, 0):,} are there")
-    # 0 is what torch writes with set_crc32_options(False); of real content one in four billion has it
+    # torch writes 0 after set_crc32_options(False); of real contents, one in four billion has the CRC 0
     return Extent(path, start + begin, info.file_size, info.CRC or None, window.stamp)
