@@ -16,8 +16,8 @@ from rankwise.errors import UsageError
 from rankwise.offline.lazy import pa, pafs
 
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+://")
-_SECRET = re.compile(r"secret|password|token|key|sig", re.IGNORECASE)  # in the name of a part behind the question mark
-_READ_BYTES = 1 << 20  # at once, where lines are read
+_SECRET = re.compile(r"secret|password|token|key|sig", re.IGNORECASE)  # names of secrets, in the part behind the question mark
+_READ_BYTES = 1 << 20  # read at once for lines
 _RETRY_S = 30
 
 
@@ -36,9 +36,9 @@ def path_or_address(given: str | os.PathLike[str]) -> Place:
 
 
 class Address:
-    """A file or a folder in a file system of pyarrow's, with the few words of `pathlib.Path` that readers use.
+    """A file or a folder in one of pyarrow's file systems, with the methods of `pathlib.Path` that readers use.
 
-    Its text, as messages and journals have it, is without what stands behind a question mark.
+    Its text, for messages and journals, leaves out what is behind a question mark.
     """
 
     def __init__(self, uri: str) -> None:
@@ -67,10 +67,10 @@ class Address:
         return f"{self._shown.rstrip('/')}/{quote(name)}{self.uri[len(self._shown) :]}"
 
     def info(self) -> Any:
-        """OSError where it cannot be reached, or lets nobody in."""
+        """What the file system says about it. Raises OSError if the server cannot be reached, or refuses us."""
         try:
             return self.system.get_file_info(self.path)
-        except pa.ArrowException as error:  # Azure's, of one who has no credentials
+        except pa.ArrowException as error:  # of Azure, without credentials
             raise OSError(str(error)) from error
 
     def exists(self) -> bool:
@@ -80,13 +80,13 @@ class Address:
         return bool(self.info().type == pafs.FileType.Directory)
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """All files below this folder: the relative name, and size and time of change."""
+        """All files below this folder: the relative name, and a text of size and time of change."""
         for info in self.system.get_file_info(pafs.FileSelector(self.path, recursive=True)):
             if info.type == pafs.FileType.File:
                 yield str(PurePosixPath(info.path).relative_to(self.path)), f"{info.size} {info.mtime_ns}"
 
     def open_arrow(self) -> Any:
-        """An open file for pyarrow's readers: seekable, and it fetches only what is read."""
+        """An open file for pyarrow's readers, which is seekable and fetches only what is read."""
         return self.system.open_input_file(self.path)
 
     def open(self, mode: str = "rb") -> BinaryIO:
@@ -94,9 +94,9 @@ class Address:
 
 
 class RemoteBytes:
-    """The bytes of a file at an address, fetched as they are asked for: `len` and slices, as a mapped file has."""
+    """The bytes of a file at an address, fetched when they are asked for, by `len` and slices."""
 
-    stamp = None  # what a mapped file is known by, so that another one at its place is noticed; here the open one is read to its end
+    stamp = None  # `FileBytes` has one, to notice another file at its place; here the open file is read to its end
 
     def __init__(self, address: Address) -> None:
         self._file = address.open_arrow()
@@ -123,7 +123,7 @@ def _check_no_secret(uri: str) -> None:
 
 
 def _opened(uri: str) -> tuple[Any, str]:
-    """The file system, and the path in it."""
+    """The file system of an address, and the path in it."""
     parts = urlsplit(uri)
     system, base, is_quoted = _open_system(f"{parts.scheme}://{parts.netloc}{'?' if parts.query else ''}{parts.query}")
     path = base.rstrip("/") + (unquote(parts.path) if is_quoted else parts.path)
@@ -132,7 +132,7 @@ def _opened(uri: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=16)
 def _open_system(root: str) -> tuple[Any, str, bool]:
-    """pyarrow's own for it, or fsspec's where pyarrow has none. A system has connections: one is kept for all its files."""
+    """pyarrow's file system, or fsspec's if pyarrow has none. A file system has connections, so one is kept for all its files."""
     try:
         system, base = pafs.FileSystem.from_uri(_with_patience(root))
         return _with_azure_key(system), base, True
@@ -148,14 +148,14 @@ def _open_system(root: str) -> tuple[Any, str, bool]:
 
 
 def _with_patience(root: str) -> str:
-    """Google's client would try for a quarter of an hour to reach a server, or to find credentials."""
+    """The address with a limit for retries: Google's client would try for a quarter of an hour to reach a server or find credentials."""
     if not root.startswith(("gs://", "gcs://")) or "retry_limit_seconds=" in root:
         return root
     return f"{root}{'&' if '?' in root else '?'}retry_limit_seconds={_RETRY_S}"
 
 
 def _with_azure_key(system: Any) -> Any:
-    """The same account, with the key from the environment; pyarrow itself looks only for identities there."""
+    """The same account with the key from the environment, where pyarrow itself only looks for identities."""
     key = _azure_key() if system.type_name == "abfs" else ""
     if not key:
         return system

@@ -1,4 +1,4 @@
-"""Outputs as arrays with a row for each row of the input; failed rows are NaN, or 0 where that cannot be said."""
+"""Writes outputs as arrays with a row for each row of the input; failed rows are NaN, or 0 for types that have no NaN."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankwise.offline.workspace import PredictError
 
 
 def first_rows(parts: Parts) -> dict[str, Array]:
-    """Each output's first row, which all others have to be like. Names of files are not written: row i is the i-th of them."""
+    """Each output's first row; all other rows have to be like it. Names of files are left out: row i belongs to the i-th file."""
     found: dict[str, Array] = {}
     for results in parts():
         for name, column in results.columns.items():
@@ -38,7 +38,7 @@ def write_column(file: BinaryIO, parts: Iterable[Results], name: str, like: Arra
 
 
 def _checked(results: Results, name: str, like: Array) -> Array:
-    """The column as one array, every row of it like the first one of all."""
+    """The column as one array; raises if a row is not like the output's first row."""
     column = _rows(results.columns.get(name, [None] * len(results.rows)))
     wanted = (like.dtype, like.shape)
     if isinstance(column, np.ndarray) and (column.dtype, column.shape[1:]) == wanted:

@@ -1,4 +1,4 @@
-"""Finds mistakes in a job before anything starts, and outputs that would replace something they must not."""
+"""Finds mistakes in a job before anything starts, among them outputs that would replace something they must not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankwise.offline.workspace import names_in, read_marker, writing
 
 @dataclass(frozen=True)
 class Options:
-    """How a job is run; what does not belong to what is computed."""
+    """How a job is run; options that change the results are not among these."""
 
     workers: int | str = "auto"
     batch: int | str = "auto"
@@ -28,7 +28,7 @@ class Options:
     overwrite: bool = False
     errors: str | os.PathLike[str] | None = None
     engine: str = "processes"
-    address: str | None = None  # of the cluster, where the engine is one
+    address: str | None = None  # of the cluster, for an engine that runs on one
 
 
 def check_options(options: Options, device: str) -> None:
@@ -46,8 +46,8 @@ def check_options(options: Options, device: str) -> None:
 
 
 def check_is_path(**given: Any) -> None:
-    """Raises UsageError for an address: only the input and the output may be one. And for an empty text, which a variable is that nobody
-    has set: it would stand for no weights, or for this folder."""
+    """Raise UsageError for an address, because only the input and the output may be one; and for an empty text, which would stand for no
+    weights or for this folder, and is mostly a variable that was never set."""
     for name, value in given.items():
         if value is not None and not isinstance(value, (str, os.PathLike)):
             raise UsageError(f"{name} must be a path, not a {type(value).__name__}", next=("save it to a file, and give the path of that",))
@@ -58,7 +58,7 @@ def check_is_path(**given: Any) -> None:
 
 
 def check_recipe(build: Any, load: Any) -> None:
-    """What scripts hand over instead: the model itself, or the function that loads a file."""
+    """Refuse what scripts pass by mistake: the model itself, or the function that loads a file."""
     if hasattr(build, "state_dict") and not isinstance(build, type):
         steps = ("give the function, or the class, that makes it: build=lambda: model, with workers=0",)
         raise UsageError(f"build is a model (a {type(build).__name__}), where what makes one is wanted", next=steps)
@@ -69,7 +69,7 @@ def check_recipe(build: Any, load: Any) -> None:
 
 
 def check_columns(**lists: Sequence[str]) -> None:
-    """A text is a sequence too, of its letters."""
+    """Refuse a single text, which is a sequence of its letters."""
     for name, given in lists.items():
         if given is None:
             raise UsageError(f"{name} takes a list of names, not None", next=(f"leave {name} out",))
@@ -78,7 +78,7 @@ def check_columns(**lists: Sequence[str]) -> None:
 
 
 def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
-    """A place for it, a writer, and room for what is kept."""
+    """Check that there is a place and a writer for the output, and room in its format for kept columns."""
     kind = format_to_write(target)
     if isinstance(target, Address):
         if not target.suffix:
@@ -105,12 +105,12 @@ def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    with writing(path):  # its name may be too long
+    with writing(path):  # asking raises if its name is too long
         return is_special(path)
 
 
 def check_apart(target: Place, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:
-    """What is written must not replace what is read, nor one another."""
+    """Raise if what is written would replace what is read, or if one output would replace another."""
     written = {"output": target, **({"list of failed rows": Path(errors)} if errors else {})}
     for what, path in written.items():
         place = _resolved(path)
@@ -122,7 +122,7 @@ def check_apart(target: Place, errors: str | os.PathLike[str] | None, used: dict
 
 
 def check_replaceable(target: Path, options: Options, is_ours: bool) -> None:
-    """An output that is there is replaced only where that was asked for, and a folder only where all that is in it was written by us."""
+    """Raise unless replacing the output was asked for; a folder is replaced only if everything in it was written by us."""
     if not options.overwrite and not (options.restart and is_ours):
         raise UsageError(f"{target} is already there", next=("give another --output, or --overwrite",))
     if target.is_dir() and any(target.iterdir()) and names_in(target) != read_marker(target).get("names"):
@@ -140,7 +140,7 @@ def _holds(place: PurePath, other: PurePath) -> bool:
 
 
 def _is_same(one: PurePath, other: PurePath) -> bool:
-    """Also where a file, or a folder, has two paths (bind mounts, hard links)."""
+    """Also true for two paths of one file or folder (bind mounts, hard links)."""
     if one == other or not (isinstance(one, Path) and isinstance(other, Path)):
         return one == other
     try:

@@ -42,9 +42,9 @@ def build_runner(build: Any, weights: str, load: str, stack: bool) -> BatchRunne
 
 
 def build_in_worker(stamp: tuple[str, tuple[int, int]] | None = None, **recipe: Any) -> Any:
-    """The same for a pool. A finding (weights that do not fit) comes back as the answer to the first batch, not as a traceback.
+    """`build_runner` for a pool. A finding (weights that do not fit) is returned as the answer to the first batch, not raised.
 
-    `stamp`: the file whose weights the job has, and what it was known by when the job began."""
+    `stamp` names the file of the job's weights, and how the file was recognised when the job began."""
     try:
         if stamp is not None and stamp_of(stamp[0]) != stamp[1]:
             why = "a worker that was started later would answer with other weights than those before it"
@@ -71,9 +71,9 @@ class BatchRunner(torch.nn.Module):
         self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
 
     def forward(self, columns: dict[str, Any], length: int, patience: int = 0) -> dict[str, Any]:
-        """`spans` are rows that worked (begin and end), `pieces` their outputs, `errors` the others; `halved` if memory ran out on the way.
+        """`spans` are the rows that worked (begin and end), `pieces` their outputs, `errors` the failed rows; `halved` if memory ran out.
 
-        With `patience`, it gives up when so many of the first rows have failed alike; the rows behind them are in neither list then.
+        With `patience`, it gives up when so many of the first rows have failed alike; then the rows behind them are in neither list.
         """
         done = _Done(length, patience)
         self._run(columns, 0, length, done)
@@ -81,22 +81,22 @@ class BatchRunner(torch.nn.Module):
         return {**outcome, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}
 
     def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: bool = False) -> None:
-        """All rows at once; if that fails, both halves, so that one bad row costs itself and no other.
+        """Run all rows at once; if that fails, run both halves, so that one bad row costs itself only.
 
-        One row of another length, or a missing one, makes lists of what are arrays without it. So where lists fail, the model gets
-        arrays wherever they can be made (`tightly`).
+        A row of another length, or a missing one, turns columns into lists that would be arrays without that row. So if lists fail, the
+        model gets arrays wherever arrays can be made (`tightly`).
         """
 
         def run(start: int, stop: int) -> None:
             if not done.gives_up:
                 piece = as_columns(self._outputs({name: column[start:stop] for name, column in columns.items()}, tightly), stop - start)
                 done.spans.append([start, stop])
-                is_part = stop - start < done.length  # the model may use the memory of its outputs again for the next
+                is_part = stop - start < done.length  # the model may use the memory of its outputs again for the next part
                 done.pieces.append({name: copied(column) for name, column in piece.items()} if is_part else piece)
 
         def judge(error: BaseException, start: int, stop: int) -> int:
             check_gpu_usable(error)
-            if isinstance(error, Unusable):  # of fewer rows it would be the same, or look as if it fitted
+            if isinstance(error, Unusable):  # fewer rows would fail in the same way, or seem to fit by chance
                 done.errors += [_row_error(row, error) for row in range(start, stop)]
                 return 0
             if not isinstance(error, (Exception, SystemExit)):  # sys.exit in a model would end the job, with exit code 0 at worst
@@ -109,7 +109,7 @@ class BatchRunner(torch.nn.Module):
                 return 2
             else:
                 for name, column in columns.items():
-                    if isinstance(column, list) and (odd := _oddness(column, start)):  # then it came otherwise: the model complains of that
+                    if isinstance(column, list) and (odd := _oddness(column, start)):  # it was given in a list, which the model may refuse
                         error.add_note(f"{name!r} is {odd} in this row")
                 done.errors.append(_row_error(start, error))
             return 0
@@ -117,9 +117,9 @@ class BatchRunner(torch.nn.Module):
         run_divided(run, judge, start, stop)
 
     def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
-        """A file's whole numbers may be meant as integers or not, each input's for itself: where the model fails on the one, it gets the
-        other. Nothing is remembered of that, for what becomes of a row must not depend on the rows before it. Errors that torch does not
-        raise for a wrong type are the model's own word on these rows."""
+        """Whole numbers in a file may be meant as integers or as floating point, for each input separately: if the model fails on one, it
+        gets the other. What works is not remembered, because a row's result must not depend on the rows before it. Only errors that torch
+        raises for a wrong type are tried again."""
         arguments = self._arguments(columns, tightly)
         tried = [list(map(_dtype, arguments))]
         try:
@@ -140,7 +140,7 @@ class BatchRunner(torch.nn.Module):
                     check_gpu_usable(other)
                     if is_out_of_memory(other):
                         raise
-                    if len(tried) == 2:  # more would tell nobody more
+                    if len(tried) == 2:  # more notes would not help
                         error.add_note(f"and as {', '.join(sorted({str(kind) for kind in kinds}))}: {other}")
                     wants_indices |= self._takes_indices and _is_about_indices(other)
             raise error from None
@@ -150,7 +150,7 @@ class BatchRunner(torch.nn.Module):
             return self._hidden[0](*arguments)
 
     def _arguments(self, columns: dict[str, Any], tightly: bool, changed: Collection[int] = (), as_indices: bool = False) -> list[Any]:
-        """`changed` are the places of inputs that come as floating point instead of integers, or the other way round."""
+        """`changed` are the places of inputs that are given as floating point instead of integers, or the other way round."""
 
         def tensor(value: Any, place: int = 0) -> torch.Tensor:
             return self._tensor(value, place in changed, as_indices)
@@ -167,14 +167,14 @@ class BatchRunner(torch.nn.Module):
             values = [as_column(value) if isinstance(value, list) else value for value in values]
         if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
             stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
-            return [tensor(torch.from_numpy(stacked))]  # it is new, so the model may write to it
-        # Copies: where the model fails, the same rows run again, and must be what they were before it wrote to them.
+            return [tensor(torch.from_numpy(stacked))]  # a new array, so the model may write to it
+        # Copies: if the model fails, the same rows run again, and must be as they were before the model wrote to them.
         return [tensor(own(value), place) if is_numbers(value) else list(map(own, value)) for place, value in enumerate(values)]
 
     def _tensor(self, value: Any, is_changed: bool, as_indices: bool) -> torch.Tensor:
-        """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Changed: integers in
-        that dtype too. Where indices are wanted, integers are of a width that torch takes for them, and what came as floating point and
-        is changed becomes integers, if they are whole. A row alone: others must not become integers because of the one that fails."""
+        """Put a tensor on the model's device. Floating point gets the model's dtype, which files rarely have; so do integers that are
+        changed. With `as_indices`, integers get a width that torch takes for indices, and changed floating point becomes integers if it is
+        whole: only of a row alone, because other rows must not become integers because of one that fails."""
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(as_array(value))
         place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
         dtype = self._dtype if is_changed or tensor.is_floating_point() else None
@@ -205,7 +205,7 @@ class Unusable(ValueError):
 
 
 def as_columns(outputs: Any, length: int) -> dict[str, Any]:
-    """A model's outputs as named columns with one entry per row. What is None in a dictionary is not there."""
+    """A model's outputs as named columns with one entry per row. Entries of a dictionary that are None are left out."""
     named = named_parts(outputs)
     if named is None:
         named = named_list(outputs) if isinstance(outputs, tuple) else {output_names(None)[0]: outputs}
@@ -244,13 +244,13 @@ def _as_column(name: str, value: Any, length: int) -> Any:
 
 
 def _oddness(column: list[Any], row: int) -> str:
-    """What a row has where others have numbers: nothing, or a text."""
+    """What is odd about this row: it is missing, or a text, where other rows have numbers. Empty if nothing is."""
     if isinstance(value := column[row], str):
         return repr(value[:100]) if any(isinstance(other, (int, float)) for other in column[:_MOST_LOOKED_AT]) else ""
     return "missing" if value is None else ""
 
 
-_MOST_LOOKED_AT = 64  # it is asked of each row that fails
+_MOST_LOOKED_AT = 64  # rows, because this is done for each row that fails
 
 
 def _row_error(row: int, error: BaseException) -> list[Any]:
@@ -258,14 +258,14 @@ def _row_error(row: int, error: BaseException) -> list[Any]:
     return [row, type(error).__name__, text[:2000]]
 
 
-_NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16, torch.uint32, torch.uint64)  # integers that torch takes for no indices
+_NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16, torch.uint32, torch.uint64)  # integers that torch does not take for indices
 _WHOLE = (torch.int32, torch.int64, torch.bool, *_NARROW)
-_MAX_EACH = 4  # inputs, of which each is tried for itself
+_MAX_EACH = 4  # inputs, up to which each one is changed separately
 
 
 def _changes(dtypes: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Which inputs come otherwise than they are, what is likelier first: no floating point becomes integers that need not, and of integers
-    all are numbers or none."""
+    """Which inputs to give as another type, the most likely first: as few as possible from floating point to integers, and all or none of
+    the integers before some of them."""
     whole = tuple(place for place, dtype in enumerate(dtypes) if dtype in _WHOLE)
     floating = tuple(place for place, dtype in enumerate(dtypes) if dtype is not None and dtype.is_floating_point)
     if len(whole) + len(floating) > _MAX_EACH:
@@ -280,7 +280,7 @@ def _subsets(places: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _takes_indices(model: Any) -> bool:
-    """Whether there is an embedding in it; in a program that is an operation of its graph."""
+    """Whether it has an embedding; in a program that is an operation of its graph."""
     if isinstance(model, torch.fx.GraphModule):
         called = [str(node.target) for node in model.graph.nodes if node.op == "call_function"]
         return any("embedding" in name for name in called)
@@ -289,7 +289,7 @@ def _takes_indices(model: Any) -> bool:
 
 
 def _is_about_indices(error: Exception) -> bool:
-    """Whether the error is what torch says where indices are floating point, as far as its text tells."""
+    """Whether torch complains that indices are floating point, as far as the text tells."""
     return any(word in str(error) for word in ("indices", "index"))
 
 
@@ -298,7 +298,7 @@ def _dtype(value: Any) -> torch.dtype | None:
 
 
 def _tensors_of(model: Any) -> Iterator[torch.Tensor]:
-    """Parameters first, then buffers, and where a program has neither, what it was exported with."""
+    """Parameters, then buffers; if a program has neither, the inputs it was exported with."""
     if isinstance(model, torch.nn.Module):
         yield from chain(model.parameters(), model.buffers(), getattr(model, _EXAMPLES, ()))
 
@@ -325,7 +325,7 @@ _TABLES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 
 
 def load_file(path: str) -> Any:
-    """What a file of a folder holds: an array of a .npy file, otherwise its bytes."""
+    """The content of a file of a folder: the array of a .npy file, otherwise the bytes."""
     place = path_or_address(path)
     if place.suffix.lower() in _TABLES:  # many programs write a table as a folder of such files
         raise ValueError(

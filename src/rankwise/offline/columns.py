@@ -1,4 +1,4 @@
-"""Columns as the Arrow arrays that parts hold, and back, to the dtype and the shape of each entry; questions about Arrow's types."""
+"""Converts columns to the Arrow arrays that parts hold, and back to the same dtype and shape; tells what an Arrow type is."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _restored(stored: dict[str, Any]) -> Any:
 
 @cache
 def is_number(kind: Any) -> bool:
-    """Asked of every column of every batch, so it is remembered."""
+    """Cached, because every column of every batch is asked."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
@@ -80,7 +80,7 @@ def has_type(kind: Any, test: Callable[[Any], bool]) -> bool:
 
 
 def with_inner(kind: Any, changed: Callable[[Any], Any]) -> Any:
-    """The type with others in it, where it is one of lists, structs or maps."""
+    """The type with its inner types changed, if it is one of lists, structs or maps; otherwise the type itself."""
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind):
         return (pa.list_ if types.is_list(kind) else pa.large_list)(kind.value_field.with_type(changed(kind.value_type)))

@@ -20,7 +20,7 @@ _SAMPLE = 16  # samples to look at before saying that none has a column
 
 
 class DatasetSource(Source):
-    """Samples of a dataset. An unfinished job of it is resumed by type, length and first rows; whether others changed, nothing can tell."""
+    """Samples of a dataset. An unfinished job is resumed if type, length and first rows are the same; other changes go unnoticed."""
 
     is_recognisable = False
 
@@ -32,14 +32,14 @@ class DatasetSource(Source):
             raise UsageError(f"a {type(dataset).__name__} is neither a path nor a dataset")
         self.total = _length(dataset) if self._is_map else None
         self.identity = {"dataset": type(dataset).__qualname__, "length": self.total}
-        self.is_one_shot = not self._is_map  # what wraps a generator, or shuffles, would not begin at its first sample again
+        self.is_one_shot = not self._is_map  # a wrapper of a generator, or one that shuffles, may not begin at its first sample again
         self._iterator: Iterator[Any] | None = None
-        self._head: list[Row] = []  # of what can be read only once, so that its first rows can be compared before it is read
+        self._head: list[Row] = []  # of a source that can be read only once: its first rows, so that they can be compared first
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         rows, looked_at = tee(self._rows(0))
         chosen = self._selection.of_first(islice(looked_at, _SAMPLE), "the dataset")
-        del looked_at  # or all that is read would be kept for it
+        del looked_at  # or it would keep all rows that are read
         rows = self._rows(first_row) if self._is_map and first_row else islice(rows, first_row, None)
         while held := list(islice(rows, size)):
             chosen = chosen or self._selection.of_first(held, "the dataset")
@@ -51,7 +51,7 @@ class DatasetSource(Source):
         return self._of_map(first_row) if self._is_map else self._of_iterable()
 
     def _of_map(self, first_row: int) -> Iterator[Row]:
-        """A sample that raises is one failed row."""
+        """Rows of a map-style dataset; a sample that raises is one failed row."""
         for i in range(first_row, len(self._dataset)):
             try:
                 sample = self._dataset[i]
@@ -61,7 +61,7 @@ class DatasetSource(Source):
                 yield _row(sample)
 
     def _of_iterable(self) -> Iterator[Row]:
-        """An iterator that raises has no next sample: that is the end."""
+        """Rows of an iterable. An iterator that raises cannot go on, so that is an error of the whole input."""
         yield from list(self._head)
         count = len(self._head)
         try:
@@ -95,26 +95,26 @@ def _length(dataset: Any) -> int:
 
 
 def _is_of_torch(dataset: Any, name: str) -> bool:
-    """Whether it is torch's class of that name. Does not import torch: a caller that has such an object has done so."""
+    """Whether it is of torch's class of that name. Does not import torch: a caller with such an object has done so."""
     module = sys.modules.get("torch.utils.data")
     return module is not None and isinstance(dataset, getattr(module, name))
 
 
 def _row(sample: Any) -> Row:
     """A sample's parts by name: a dictionary's keys, a tuple's positions."""
-    if isinstance(sample, Mapping):  # what a tokenizer of transformers returns is no dict
+    if isinstance(sample, Mapping):  # a tokenizer of transformers returns one that is not a dict
         try:
             values = by_text(sample)
         except TypeError as error:
             return Row(why=str(error))
     else:
         values = {str(i): value for i, value in enumerate(sample)} if isinstance(sample, (tuple, list)) else {"0": sample}
-    values = {name: own(value) for name, value in values.items()}  # many a dataset fills one buffer again and again
+    values = {name: own(value) for name, value in values.items()}  # many datasets fill one buffer again and again
     return Row(values, values)
 
 
 def _as_kept(values: list[Any]) -> Column:
-    """Values as they stand: 5 beside 0.5 is still 5. Arrays of one kind stay arrays."""
+    """Values as they are: 5 beside 0.5 is still 5. Arrays of one kind stay arrays."""
     arrays = [as_array(value) if is_tensor(value) else value for value in values]
     kinds = {(array.shape, array.dtype) if isinstance(array, (np.ndarray, np.generic)) else None for array in arrays}
     if len(kinds) == 1 and None not in kinds and arrays[0].dtype.kind in NUMBERS:

@@ -21,7 +21,7 @@ from rankwise.offline.values import copied, is_numbers, storable
 from rankwise.offline.workspace import PredictError
 from rankwise.pool.errors import build_failed
 
-Rows = Sequence[int]  # of a batch, those that the model gets
+Rows = Sequence[int]  # the rows of a batch that the model gets
 
 _AHEAD = 3  # batches under way per worker: one runs, one waits on the lane, one is being read
 
@@ -40,7 +40,7 @@ class Recipe:
     address: str | None = None
 
     @property
-    def program(self) -> str:
+        """The path of a `.pt2` program; empty if code builds the model."""
         """The path of a `.pt2` program; empty for what is built by code."""
         return self.build if isinstance(self.build, str) and self.build.endswith(".pt2") else ""
 
@@ -49,7 +49,7 @@ _UNREADABLE = "unreadable"
 
 
 class Executor:
-    """Runs batches, in this process or in a pool. A batch that ends its worker is halved until the row that does it stands alone."""
+    """Runs batches, in this process or in a pool. A batch that ends its worker is halved until the row to blame is alone."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._pool: Any
@@ -59,11 +59,11 @@ class Executor:
             self._pool = _pool_of(recipe)
             self.workers = len(self._pool.plan.seats)
             self._ahead = _AHEAD * self.workers
-        self.patience = 0  # rows that may fail alike before one has worked; 0: any number. Then the job ends
-        self.ran_out = False  # turns true when a batch was too large for the memory and was halved
-        self.peak_bytes = 0  # the most memory that a process running the model has been seen to take
-        self._failed: list[dict[str, Any]] = []  # rows that failed while none has worked
-        self._ended: list[dict[str, Any]] = []  # those of them that ended their worker
+        self.patience = 0  # the job ends if so many of the first rows fail alike; 0: never
+        self.ran_out = False  # True after a batch was too large for the memory and was halved
+        self.peak_bytes = 0  # the most memory that a process with the model has taken
+        self._failed: list[dict[str, Any]] = []  # rows that failed before any row has worked
+        self._ended: list[dict[str, Any]] = []  # those rows that ended their worker
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         waiting: deque[tuple[Batch, Rows, Any]] = deque()
@@ -76,7 +76,7 @@ class Executor:
                     return
                 batch, rows, future = waiting.popleft()
                 results = _results(batch, rows, self._outcome(batch, rows, future))
-                if self.patience:  # so none has worked yet
+                if self.patience:  # then no row has worked yet
                     self._failed = _of_model(self._failed + results.errors)
                     if len(self._failed) >= self.patience and len({error["error"] for error in self._failed}) == 1:
                         raise _first_rows_fail(self._failed)
@@ -99,21 +99,21 @@ class Executor:
             if error.finding.code not in _BY_INPUT:
                 raise
             return self._by_halves(batch, rows, error.finding.name, error.finding.summary)
-        except Exception as error:  # after which nothing more could run on the worker's GPU; the model's other errors come in the outcome
+        except Exception as error:  # it made the worker's GPU unusable; other errors of the model are in the outcome
             return self._by_halves(batch, rows, type(error).__name__, str(error))
         if "refused" in outcome:
             raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
         if outcome["gave_up"]:
             if self.patience:
                 raise _first_rows_fail(_results(batch, rows, outcome).errors)
-            return self._outcome(*self._submit(batch))  # rows before these have worked meanwhile, so each of these is looked at
+            return self._outcome(*self._submit(batch))  # an earlier row has worked meanwhile, so all rows of this batch are tried
         self.patience = 0 if outcome["spans"] else self.patience
         self.ran_out |= outcome["halved"]
         self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
         return outcome
 
     def _by_halves(self, batch: Batch, rows: Rows, kind: str, message: str) -> dict[str, Any]:
-        """The batch ended its worker, or ran past its limit: find out which row it is."""
+        """The batch ended its worker, or ran past its limit: run it in halves, to find the row to blame."""
         if len(rows) == 1:
             outcome = {**_NOTHING, "errors": [[0, kind, message]]}
             self._ended += _results(batch, rows, outcome).errors
@@ -128,7 +128,7 @@ class Executor:
             whole["spans"] += [[begin + start, end + start] for begin, end in outcome["spans"]]
             whole["pieces"] += outcome["pieces"]
             whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]
-        self.ran_out |= not whole["errors"]  # no row of it is to blame: together they were too much
+        self.ran_out |= not whole["errors"]  # no single row is to blame: together they were too much
         return whole
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Executor:
 
 
 class _Here:
-    """The model in this process, with the little of a pool that is asked for: nothing is copied, and a crash of the model is ours."""
+    """The model in this process, with the few methods of a pool that are used. Nothing is copied, and a crash of the model ends us."""
 
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.offline.child import best_device, build_runner
@@ -147,7 +147,7 @@ class _Here:
             self._run = WithOwnDefaults(runner.to(best_device(recipe.device)), own)
         except RankwiseError:
             raise
-        except (Exception, SystemExit) as error:  # as a pool's worker tells it
+        except (Exception, SystemExit) as error:  # as a worker of a pool reports it
             raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
 
     def submit(self, model: str, *inputs: Any) -> Future[Any]:
@@ -177,12 +177,12 @@ def _pool_of(recipe: Recipe) -> Any:
 
 
 _NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
-_MAX_ENDED = 4  # rows that end their worker, one after the other, before any has worked: each costs a new worker
-_BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
+_MAX_ENDED = 4  # so many rows may end their worker before any row has worked: each costs a new worker
+_BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, or one that runs past the limit
 
 
 def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
-    """None of the first rows has worked, and all have failed alike."""
+    """The error if none of the first rows has worked, and all have failed alike."""
     errors = _of_model(errors)
     first = errors[0]
     steps = (
@@ -194,12 +194,12 @@ def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
 
 
 def _of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of rows that came to the model, where there are any: the others say nothing about it."""
+    """The errors of rows that the model got, if there are any: unreadable rows say nothing about the model."""
     return [error for error in errors if error["error"] != _UNREADABLE] or errors
 
 
 def _readable(batch: Batch) -> tuple[dict[str, Any], Rows]:
-    """The columns without the rows that could not be read, and the rows that are left."""
+    """The columns without the rows that could not be read, and the numbers of the rows that are left."""
     if not batch.broken:
         return batch.columns, range(batch.length)
     rows = [row for row in range(batch.length) if row not in batch.broken]
@@ -207,11 +207,11 @@ def _readable(batch: Batch) -> tuple[dict[str, Any], Rows]:
 
 
 def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
-    """The results with row numbers of the input instead of row numbers within the batch."""
+    """The results, with row numbers of the input instead of row numbers in the batch."""
     is_whole = len(rows) == batch.length and outcome["spans"] == [[0, batch.length]]
     worked = range(batch.length) if is_whole else [row for begin, end in outcome["spans"] for row in rows[begin:end]]
     pieces = [(piece, len(next(iter(piece.values())))) for piece in outcome["pieces"]]
-    outputs = {name: copied(column) for name, column in join_columns(pieces).items()}  # a lane should not be held as long as results wait
+    outputs = {name: copied(column) for name, column in join_columns(pieces).items()}  # so that results that wait hold no memory of a lane
     check_names([*batch.kept, *outputs])
     carried = (batch.kept if is_whole else taken(batch.kept, worked)) if worked else {}
     kept = {name: _plain(name, column) for name, column in carried.items()}
@@ -229,7 +229,7 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise UsageError where a kept column and one that the model returns have the same name."""
+    """Raise UsageError if a kept column and a column of the model have the same name."""
     if "row" in names:
         why = "the output has one of its own, the number of the row in the input"
         raise UsageError("a column 'row' cannot be kept, nor returned by the model", why=why, next=("give it another name",))
@@ -239,7 +239,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _plain(name: str, column: Any) -> Any:
-    """A kept column as it can be stored."""
+    """A kept column in a form that can be stored."""
     if is_arrow(column) or is_numbers(column):
         return column
     try:

@@ -1,4 +1,4 @@
-"""A file format of `predict` (a reader and a writer), and which format a path has."""
+"""What a file format of `predict` is (a reader and a writer), and which format belongs to a path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankwise.offline.row_batches import Batch, Selection
 
 
 class LateFraction(Exception):
-    """A column that was whole numbers so far has a fraction: rows read before were given with a type that is not the column's."""
+    """A column of whole numbers has a fraction in a later row, so the rows before it were given in the wrong type."""
 
     def __init__(self, name: str, first_row: int) -> None:
         super().__init__(name, first_row)
@@ -25,44 +25,44 @@ class LateFraction(Exception):
 
 
 class Source:
-    """Rows of an input."""
+    """The rows of an input. Readers of formats and datasets are its subclasses."""
 
-    total: int | None = None  # where counting would not mean reading everything
-    identity: dict[str, Any]  # what tells this input from another one
-    is_recognisable = True  # whether it also tells it from itself after a change; if not, equal identities prove nothing
-    is_one_shot = False  # it may be one that can be read only once, so nothing is tried on it first
+    total: int | None = None  # number of rows, unless counting them would mean reading everything
+    identity: dict[str, Any]  # tells this input from others
+    is_recognisable = True  # whether the identity also changes when the input does; if not, equal identities prove nothing
+    is_one_shot = False  # whether it may be readable only once, so that nothing is tried on it first
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""
+        """Batches of `size` rows from `first_row` on. `position` is that of the batch before, if the reader gives positions."""
         raise NotImplementedError
 
     def take_for_fractional(self, names: Iterable[str]) -> None:
-        """Whole numbers of these columns are floating point from now on: what a LateFraction asks for."""
+        """Make floating point of whole numbers in these columns from now on, as a LateFraction asks."""
 
 
-Parts = Callable[[], Iterable[Results]]  # the results of all batches, in order, as often as they are wanted
+Parts = Callable[[], Iterable[Results]]  # gives the results of all batches, in order; may be called again
 
 
 @dataclass(frozen=True)
-class Format:
+    """One kind of file, or the folder."""
     """One kind of file, or of folder."""
 
     suffixes: tuple[str, ...]  # "" is a folder
     read: Callable[[Place, Selection], Source]
     write: Callable[[Parts, int, Path], None]  # the results, the number of the input's rows, and where to write them
-    without_columns: str = ""  # what an input of this format is, where it has no columns to choose from
-    keeps_columns: bool = True  # whether there is room in the output for columns of the input
+    without_columns: str = ""  # what an input of this format is, if it has no columns to choose from
+    keeps_columns: bool = True  # whether an output can hold columns of the input
 
 
 def format_to_read(path: Place) -> Format:
-    """The format by the path's suffix; UsageError for one that nothing reads. A folder is a folder whatever its name."""
+    """The format for the path's suffix; raises UsageError if none reads it. A folder is read as a folder, whatever its name is."""
     if path.is_dir():
         return _by_suffix()[""]
     return _format_of(path, "reader", path.suffix.lower() or "no suffix")
 
 
 def format_to_write(path: Place) -> Format:
-    """The format by the path's suffix; a path without one is a folder."""
+    """The format for the path's suffix; a path without one is a folder."""
     return _format_of(path, "writer", path.suffix.lower())
 
 

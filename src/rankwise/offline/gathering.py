@@ -22,7 +22,7 @@ def gather_predictions(
     """
     rank, world_size = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
     if isinstance(outputs, dict):
-        names = sorted(outputs, key=repr)  # of any type
+        names = sorted(outputs, key=repr)  # names may be of any type
         _check_names(names, outputs, group, world_size)
         return {name: gather_predictions(outputs[name], length, indices, group) for name in names}
     if why := _why_unusable(outputs, indices):
@@ -31,16 +31,16 @@ def gather_predictions(
     kinds = _kinds(outputs, own, length, group, world_size)
     shape, dtype = _common_row(kinds)
     sizes = [kind.rows for kind in kinds]
-    dealt = [torch.arange(size) * world_size + place for place, size in enumerate(sizes)]  # as a DistributedSampler does
+    dealt = [torch.arange(size) * world_size + place for place, size in enumerate(sizes)]  # as a DistributedSampler deals them
     rows = _all_rows(outputs, sizes, shape, dtype, group)
     if all(kind.indices < 0 for kind in kinds):
         return _in_order(rows, torch.cat(dealt), length)
-    mine = (dealt[rank] if own is None else own).to(outputs.device)  # which NCCL wants as well
+    mine = (dealt[rank] if own is None else own).to(outputs.device)  # NCCL needs them there as well
     return _in_order(rows, _all_rows(mine, sizes, (), torch.int64, group).cpu(), length)
 
 
 class _Kind(NamedTuple):
-    """What one rank has; -1 indices: those of a DistributedSampler; -1 rows: outputs without rows."""
+    """What one rank has. `indices` is -1 if none were given: then its rows are those of a DistributedSampler. `rows` is -1 for a scalar."""
 
     length: int
     rows: int
@@ -50,7 +50,7 @@ class _Kind(NamedTuple):
 
 
 def _check_names(names: list[str], outputs: dict[str, torch.Tensor], group: Any, world_size: int) -> None:
-    """All ranks have the same ones, or all are told: each name is a collective of its own."""
+    """Raise on all ranks if their names differ, because each name is a collective of its own."""
     found = _told_by_all(names, next(iter(outputs.values()), None), group, world_size)
     if differing := [rank for rank, theirs in enumerate(found) if theirs != found[0]]:
         summary = f"rank {differing[0]} has other outputs than rank 0; here they are {', '.join(map(str, names)) or 'none'}"
@@ -73,7 +73,7 @@ def _as_indices(indices: Sequence[int] | torch.Tensor | None) -> torch.Tensor | 
 
 
 def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, length: int, group: Any, world_size: int) -> list[_Kind]:
-    """All ranks know all of them before the first row travels: one that raised on its own would leave the others waiting."""
+    """What all ranks have, known to all before the first row is sent: a rank that raised alone would leave the others waiting."""
     rows, indices = len(outputs) if outputs.dim() else -1, -1 if own is None else len(own)
     found = _told_by_all(_Kind(length, rows, indices, outputs.dtype, tuple(outputs.shape[1:])), outputs, group, world_size)
     if other := next((rank for rank, kind in enumerate(found) if kind.length != found[0].length), 0):
@@ -93,8 +93,8 @@ def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, length: int, group: 
 
 
 def _told_by_all(mine: Any, outputs: Any, group: Any, world_size: int) -> list[Any]:
-    """What every rank says of itself: names, the kind of a tensor, or in words what cannot be used, which all ranks raise then. NCCL
-    sends it through the current GPU, which need not be the one that the outputs are on."""
+    """Exchange a fact about each rank: its names, its `_Kind`, or a text that says what cannot be used, which raises on all ranks. NCCL
+    sends through the current GPU, which may not be the one that the outputs are on."""
     found = [mine] * world_size
     if world_size > 1:
         with torch.cuda.device(outputs.device) if getattr(outputs, "is_cuda", False) else nullcontext():
@@ -109,7 +109,7 @@ def _told_by_all(mine: Any, outputs: Any, group: Any, world_size: int) -> list[A
 
 
 def _common_row(kinds: list[_Kind]) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and dtype of one row. A rank without rows cannot know them."""
+    """Shape and dtype of one row, from the ranks that have rows; raises if they differ."""
     known = dict.fromkeys((kind.shape, kind.dtype) for kind in kinds if kind.rows)
     if len(known) > 1:
         raise PredictError("RW841", f"the ranks' outputs differ: {', '.join(f'{dtype}{list(shape)}' for shape, dtype in known)}")
@@ -117,7 +117,7 @@ def _common_row(kinds: list[_Kind]) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 def _all_rows(rows: torch.Tensor, sizes: list[int], shape: tuple[int, ...], dtype: torch.dtype, group: Any) -> torch.Tensor:
-    """Every rank's rows. The collective wants equal sizes, so all are filled up to the longest and cut again."""
+    """The rows of all ranks. The collective needs equal sizes, so each rank's rows are padded to the longest, and cut again."""
     if len(sizes) == 1:
         return rows
     filled = torch.zeros((max(sizes), *shape), dtype=dtype, device=rows.device)
@@ -129,15 +129,15 @@ def _all_rows(rows: torch.Tensor, sizes: list[int], shape: tuple[int, ...], dtyp
 
 
 def _bytes(rows: torch.Tensor) -> torch.Tensor:
-    """The same memory as bytes: gloo does not know every dtype."""
+    """The same memory as bytes, because gloo does not know every dtype."""
     return rows.reshape(-1).view(torch.uint8)
 
 
 def _in_order(rows: torch.Tensor, indices: torch.Tensor, length: int) -> torch.Tensor:
     if bool((indices < 0).any()):
         raise PredictError("RW841", f"there is no row {int(indices.min())}", next=("leave out rows that only fill up a batch",))
-    inside = (indices < length).nonzero().flatten()  # a sampler that fills up by wrapping around numbers its repeats beyond the end
-    places = torch.full((length,), len(indices)).scatter_reduce(0, indices[inside], inside, "amin")  # of repeated rows the first one counts
+    inside = (indices < length).nonzero().flatten()  # a sampler that pads by wrapping around numbers its repeats beyond the end
+    places = torch.full((length,), len(indices)).scatter_reduce(0, indices[inside], inside, "amin")  # the first of repeated rows counts
     if missing := (places == len(indices)).nonzero().flatten().tolist():
         shown = ", ".join(map(str, missing[:8]))
         raise PredictError("RW841", f"{len(missing)} of {length} rows are missing: {shown}", why="no rank has predicted them")

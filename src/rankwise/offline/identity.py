@@ -1,4 +1,4 @@
-"""The identity of a job: another command, another input or other weights are another job, whose results are never mixed in."""
+"""The identity of a job. Another command, another input or other weights make another job, and results of two jobs are never mixed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int
 
 
 def is_certain(identity: dict[str, Any], source: Source) -> bool:
-    """Whether the same identity means the same results: not for objects of which only the type is known."""
+    """Whether the same identity means the same results; it does not for objects of which only the type is known."""
     return source.is_recognisable and identity["build"] != _UNKNOWN
 
 
 def _of_build(recipe: Recipe) -> Any:
-    """A callable is known by what it carries along, too: `partial(build, 2)` is not `partial(build, 3)`."""
+    """A callable is recognised with the values it carries: `partial(build, 2)` is not `partial(build, 3)`."""
     build = recipe.build
     if isinstance(build, str):
         return of_path(Path(build)) if recipe.program and Path(build).is_file() else build
@@ -59,28 +59,28 @@ def of_path(path: Path) -> dict[str, Any]:
 
 
 def first_rows_digest(source: Source) -> str:
-    """A dataset with the same type and length, and these first rows, is taken for the same."""
+    """A hash of the first rows; a dataset with the same type, length and first rows counts as the same."""
     first = next(iter(source.batches(_FIRST_ROWS)), None)
     said = json.dumps([first.columns, first.kept] if first is not None else [], default=_said, skipkeys=True)
     return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _said(value: Any) -> Any:
-    """What stands in JSON for a value it has no form for: the same for equal values in every process; the type of an object."""
+    """A JSON value for a value that JSON does not have: the same for equal values in every process; the type's name for an object."""
     if isinstance(value, (bytes, complex)):
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return value.tolist()
     try:
         array = as_array(value) if is_numbers(value) or isinstance(value, np.ndarray) else None
-    except (TypeError, ValueError, RuntimeError):  # a tensor that numpy has no word for
+    except (TypeError, ValueError, RuntimeError):  # a tensor of a type that numpy does not have
         array = None
     return type(value).__qualname__ if array is None else [str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()]
 
 
 def file_identity(path: Place) -> dict[str, Any]:
-    """By path, size, time of change and a few blocks of it: reading terabytes once more to be sure would cost more than the job. Two
-    checkpoints of a model are of one size, and archives, images and copies give all their files the same time."""
+    """Path, size, time of change and a checksum of a few blocks. To read terabytes once more would cost more than the job. Size and time
+    alone are not enough: two checkpoints of a model have one size, and archives, images and copies give all their files one time."""
     if isinstance(path, Address):
         info = path.info()
         return {"path": str(path), "bytes": info.size, "changed_ns": info.mtime_ns}
@@ -88,13 +88,13 @@ def file_identity(path: Place) -> dict[str, Any]:
     return {"path": str(path.resolve()), "bytes": facts.st_size, "changed_ns": facts.st_mtime_ns, "sample": _sample(path, facts)}
 
 
-_BLOCK, _BLOCKS = 4096, 16  # looked at of each file; the first and the last are among them
-_MAX_SAMPLED = 64  # files of a folder
+_BLOCK, _BLOCKS = 4096, 16  # so many blocks of each file are read, the first and the last among them
+_MAX_SAMPLED = 64  # in a folder of more files than this, no blocks are read
 
 
 def _sample(path: Path, facts: os.stat_result, nbytes: int | None = None) -> str:
-    """A checksum of blocks from the whole length of a file, or from its first bytes; empty where it cannot be opened, whose reader will
-    say so."""
+    """A checksum of blocks from all over a file, or of its first `nbytes`; empty if the file cannot be opened, because its reader will say
+    so."""
     if not stat.S_ISREG(facts.st_mode):
         return ""
     size = facts.st_size if nbytes is None else nbytes
@@ -109,7 +109,7 @@ def _sample(path: Path, facts: os.stat_result, nbytes: int | None = None) -> str
     return digest.hexdigest()[:16]
 
 
-_GROWING = (".csv", ".tsv", ".jsonl", ".ndjson")  # a line more at the end changes no row
+_GROWING = (".csv", ".tsv", ".jsonl", ".ndjson")  # one more line at the end changes no row
 
 
 def was_rewritten(known: dict[str, Any]) -> bool:
@@ -124,7 +124,7 @@ def was_rewritten(known: dict[str, Any]) -> bool:
 
 
 def _begins_with(path: Path, known: dict[str, Any]) -> bool:
-    """Whether a file of lines holds all that was known of it, and more behind the end of the last line."""
+    """Whether a file of lines begins with what was known of it, and has more after the end of the last known line."""
     size, facts = known["bytes"], path.stat()
     if facts.st_size <= size or _sample(path, facts, size) != known["sample"]:
         return False
@@ -134,7 +134,7 @@ def _begins_with(path: Path, known: dict[str, Any]) -> bool:
 
 
 def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:
-    """The identity of a folder: that of these files in it."""
+    """The identity of a folder, made of the facts about these files in it."""
     if isinstance(folder, Address):
         path, known = str(folder), dict(folder.files())
     else:
@@ -146,6 +146,6 @@ def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:
 def _facts(path: Path, is_sampled: bool) -> str:
     try:
         facts = path.stat()
-    except OSError:  # a link to nowhere, whose reader will say so
+    except OSError:  # a link to nothing, whose reader will say so
         return "gone"
     return f"{facts.st_size} {facts.st_mtime_ns}" + (f" {_sample(path, facts)}" if is_sampled else "")

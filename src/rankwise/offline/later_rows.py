@@ -15,12 +15,12 @@ _ROWS = 8
 
 
 class LaterRows:
-    """The second batch is looked at, the third, the fifth, the ninth and so on, by their place in the input; the first one too where
-    nothing was tried before. What is found ends the job: rows that are done would be others in batches of another size."""
+    """Looks at the second batch of the input, the third, the fifth, the ninth and so on; also at the first, if nothing was tried before. If
+    rows depend on each other, the job ends: another batch size would have given other rows."""
 
     def __init__(self, executor: Executor, size: int, from_first: bool) -> None:
         self._executor, self._size, self._from_first = executor, size, from_first
-        self._waiting: dict[int, Batch] = {}  # by their first row
+        self._waiting: dict[int, Batch] = {}  # by the number of their first row
         self._is_over = size < 2
 
     def note(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -54,7 +54,7 @@ class _Single(Source):
 
 
 def _some_rows(batch: Batch) -> Batch:
-    """Rows from all over the batch: it is kept until its results are there."""
+    """Rows from all over the batch, only a few, because they are kept until the batch's results are there."""
     rows = [row for row in range(batch.length) if row not in batch.broken]
     chosen = rows[:: -(-len(rows) // _ROWS)] if rows else []
     return Batch(batch.first_row, taken(batch.columns, chosen), len(chosen))

@@ -1,4 +1,4 @@
-"""The packages of the extra `predict`, imported when they are first used; a finding where one is missing."""
+"""The packages of the extra `predict`, imported on first use; a missing one is a UsageError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Module:
             raise UsageError(
                 f"predict needs {self._name.split('.')[0]}", why=str(error), next=('pip install "rankwise[predict]"',)
             ) from None
-        setattr(self, attribute, found)  # the next time it is an attribute like any other
+        setattr(self, attribute, found)  # from the next time on it is a normal attribute
         return found
 
 
@@ -31,5 +31,5 @@ ml_dtypes: Any = _Module("ml_dtypes")
 
 
 def check_arrow() -> None:
-    """Before anything starts: UsageError where it is not installed."""
+    """Raise UsageError before anything starts if pyarrow is not installed."""
     pa.Table  # noqa: B018

@@ -1,4 +1,4 @@
-"""How an output appears: complete, or not at all."""
+"""Writes outputs and lists of failed rows so that each appears complete, or not at all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CHECKED_ROWS = 64
 
 
 def write_output(output: Path, parts: Parts, total: int, before_rename: Callable[[Path], None] = lambda complete: None) -> None:
-    """Write beside it, flush to the disk, then rename. A folder in its place is moved aside and then removed: never is half of it there."""
+    """Write beside it, flush to the disk, then rename. A folder in its place is moved aside and then removed: half of it is never there."""
     temporary = output.with_name(f".{output.stem}.unfinished{output.suffix}")
     aside = output.with_name(f".{output.stem}.replaced{output.suffix}")
     with _removed_unless_moved(temporary), _removed_unless_moved(aside):
         format_to_write(output).write(parts, total, temporary)
         if temporary.is_dir():
-            os.sync()  # one for all its files
+            os.sync()  # one call for all its files
         else:
             _flush(temporary)
         before_rename(temporary)
@@ -35,9 +35,9 @@ def write_output(output: Path, parts: Parts, total: int, before_rename: Callable
 def write_errors(
     paths: Sequence[Path], parts: Iterable[Results], is_ours: Callable[[Path, Path], bool] = lambda path, complete: False
 ) -> Path | None:
-    """One line per failed row, at the first of these paths where no list is but ours, or at the last; no file where none failed.
+    """Write one line per failed row to the first of these paths that has no list but ours, or to the last; no file if no row failed.
 
-    Jobs side by side may end together, so a list is put where nothing is, and never in the place of one that was not there a moment ago.
+    Jobs side by side may end together, so a list is only put where nothing is: it never replaces one that has just appeared.
     """
     temporary = paths[-1].with_name(f".{paths[-1].name}.unfinished")
     with _removed_unless_moved(temporary):
@@ -73,7 +73,7 @@ def _put_where_nothing_is(temporary: Path, path: Path) -> bool:
 
 
 def check_fits(output: Path, *results: Results) -> None:
-    """Raises what writing would raise for these results, so that it is told before the others are computed."""
+    """Raise what writing these results would raise, before the others are computed."""
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         parts = [each.cut(0, _CHECKED_ROWS) for each in results]
         format_to_write(output).write(lambda: parts, results[0].length, Path(folder) / f"first{output.suffix}")

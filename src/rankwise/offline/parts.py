@@ -1,4 +1,4 @@
-"""Parts: the results of consecutive batches in one file each, which is there whole or not at all.
+"""Parts: files that hold the results of consecutive batches. A part is there whole, or not at all.
 
 A part is a sequence of Arrow streams, one after the other: a batch whose columns have other types than those before it begins a new one.
 Batches that are alike are stored together, with the places where one ends and the next begins.
@@ -28,14 +28,14 @@ from rankwise.offline.values import nbytes_of
 class Results:
     """Results of consecutive rows: columns for the rows that worked, in order, and the errors of the rows that failed."""
 
-    rows: Any = ()  # of the columns; an array of row numbers once it is made
+    rows: Any = ()  # row numbers of the columns' entries, as an array
     columns: dict[str, Column] = field(default_factory=dict)
     errors: list[dict[str, Any]] = field(default_factory=list)
     first_row: int = 0
     length: int = 0  # rows it stands for, failed ones included
-    file_column: str = ""  # the column that holds the names of the input's files, where the input is a folder
-    batches: list[tuple[int, int]] = field(default_factory=list)  # of each batch it was made of, the rows that worked and their bytes
-    position: int | None = None  # of one batch, where the reader stood behind it
+    file_column: str = ""  # the column with the names of the input's files, if the input is a folder
+    batches: list[tuple[int, int]] = field(default_factory=list)  # for each batch in it: the rows that worked, and their bytes
+    position: int | None = None  # of a single batch: where the reader stood behind it
 
     def __post_init__(self) -> None:
         self.rows = np.asarray(self.rows, np.int64)
@@ -47,7 +47,7 @@ class Results:
 
 
 class NextPart:
-    """What the next part will hold. Batches are cut at the same rows in every run of a job, parts are not."""
+    """Collects results for the next part. Batches are cut at the same rows in every run of a job, parts are not."""
 
     def __init__(self, *results: Results) -> None:
         self.results: list[Results] = []
@@ -67,7 +67,7 @@ class NextPart:
 
 
 def _runs(results: list[Results]) -> Iterator[Results]:
-    """Batches whose columns are alike, as one."""
+    """Neighbouring batches whose columns are alike, joined into one."""
     for _, run in groupby(results, key=form_of):
         alike = list(run)
         yield Results(
@@ -82,7 +82,7 @@ def _runs(results: list[Results]) -> Iterator[Results]:
 
 
 def form_of(results: Results) -> list[Any]:
-    """What has to be the same for two columns to be joined without a change to their values."""
+    """What has to be the same for the columns of two results to be joined without a change to their values."""
     forms = [
         (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else getattr(column, "type", None)
         for column in results.columns.values()
@@ -91,7 +91,7 @@ def form_of(results: Results) -> list[Any]:
 
 
 def write_part(path: Path, part: NextPart) -> dict[str, int]:
-    """Write through to the disk under a name that appears when it is complete; returns size and checksum for the journal."""
+    """Write the part through to the disk, under a name that appears when it is complete; returns size and checksum for the journal."""
     with whole_file(path, is_synced=True) as file:
         for schema, batches in groupby(map(_record_batch, _runs(part.results)), key=lambda pair: pair[0].schema):
             with pa.ipc.new_stream(file, schema) as writer:
@@ -101,7 +101,7 @@ def write_part(path: Path, part: NextPart) -> dict[str, int]:
 
 
 def _record_batch(results: Results) -> tuple[Any, dict[str, Any]]:
-    """The record batch and its head, which holds what Arrow has no place for."""
+    """The record batch, and its head with the facts that Arrow has no place for."""
     encoded = list(map(encode, results.columns.values()))
     head = {name: value for name, value in vars(results).items() if name not in ("rows", "columns")}
     arrays = [pa.array(results.rows), *(array for array, _ in encoded)]
@@ -110,7 +110,7 @@ def _record_batch(results: Results) -> tuple[Any, dict[str, Any]]:
 
 
 def is_whole(path: Path, nbytes: int, crc: int) -> bool:
-    """Whether the file is what was written; costs a read, and no memory."""
+    """Whether the file is what was written. Reads all of it, but takes no memory."""
     try:
         return path.stat().st_size == nbytes and _checksum(path) == {"bytes": nbytes, "crc": crc}
     except OSError:
@@ -118,7 +118,7 @@ def is_whole(path: Path, nbytes: int, crc: int) -> bool:
 
 
 def read_part(path: Path) -> Iterator[Results]:
-    """Some batches at a time. Arrays are views of the mapped file: what nobody looks at is not read."""
+    """The part's results, some batches at a time. Arrays are views of the mapped file: what is not used is not read."""
     with pa.memory_map(os.fsencode(path)) as file:
         size = file.size()
         while file.tell() < size:

@@ -1,4 +1,4 @@
-"""An append-only file of checksummed records: after any crash, what it holds is what was written, up to one point."""
+"""An append-only file of checksummed records. After any crash it holds what was written, up to some record."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-_HEAD = 9  # what stands before the text: its CRC-32, and a space
-_PATIENCE_S = 3.0  # a killed parent's workers may hold the lock a moment longer than it does
+_HEAD = 9  # bytes in front of the text: its CRC-32, and a space
+_PATIENCE_S = 3.0  # workers of a killed process may hold the lock a moment longer than that process
 
 
 class InUse(Exception):
@@ -19,11 +19,11 @@ class InUse(Exception):
 
 
 class JournalRemoved(Exception):
-    """The process that had it open has finished its job and removed it meanwhile."""
+    """The process that had the journal open has finished its job, and removed it."""
 
 
 class RecordLog:
-    """Records are dictionaries. A record is there whole or not at all; a torn one at the end is cut off when the journal is opened."""
+    """A journal of dictionaries. A record is there whole or not at all; a torn one at the end is cut off when the journal is opened."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -38,7 +38,7 @@ class RecordLog:
             raise
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write the record through to the disk. If that fails, the journal is as it was before."""
+        """Write the record through to the disk. If that fails, the journal stays as it was."""
         data = _line(record)
         try:
             if os.pwrite(self._file, data, self._end) != len(data):
@@ -75,7 +75,7 @@ class RecordLog:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read without a lock, for a caller that only looks; empty if there is no journal."""
+    """The records, read without a lock; none if there is no journal."""
     try:
         return _read(path)[0]
     except OSError:
@@ -92,7 +92,7 @@ def _checked(text: bytes) -> bytes:
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """All records up to the first that is not whole, and where they end."""
+    """All records before the first one that is not whole, and where they end."""
     records: list[dict[str, Any]] = []
     end = 0
     for line in path.read_bytes().splitlines(keepends=True):

@@ -1,7 +1,7 @@
 """An output at an address (`s3://…`): the job runs in a folder of this machine, and each part and journal entry is copied to the address.
 
-There it looks as on a disk: `.out.parquet.predict/` with the journal and the parts while the job is unfinished, then the output and
-`.out.parquet.predicted`. What stands there counts, so another machine can go on. The folder here only spares fetching it.
+The address gets what a disk would have: `.out.parquet.predict/` with the journal and the parts while the job is unfinished, then the output
+and `.out.parquet.predicted`. The copy at the address counts, so another machine can go on. The folder here only saves fetching.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankwise.offline.parts import is_whole
 from rankwise.offline.record_log import InUse, RecordLog, read_records
 from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, not_written, read_marker, write_marker
 
-_AT_ONCE = {"s3", "gcs"}  # where a file is there when it is complete, and not before
+_AT_ONCE = {"s3", "gcs"}  # file systems in which a file appears when it is complete
 
 
 class RemoteOutput:
@@ -35,12 +35,12 @@ class RemoteOutput:
         self.output = self._home / address.name
         self.errors = self._home / f"{address.name}.errors.jsonl"
         self._space = folder_of(self.output)
-        self._unfinished = f"unfinished-{uuid.uuid4().hex}"  # another machine at the same job has another
+        self._unfinished = f"unfinished-{uuid.uuid4().hex}"  # a name that another machine at the same job does not use
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For one process of this machine at a time. Two machines at the same job cost time: what one finds that is not what its
-        journal says, it does again."""
+        """Let only one process of this machine work on the output. Two machines at the same job only lose time: if one finds a part that
+        does not agree with its journal, it computes that part again."""
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             lock = RecordLog(self._home / "lock")
@@ -54,12 +54,12 @@ class RemoteOutput:
             lock.close()
 
     def finished(self, identity: dict[str, Any]) -> dict[str, Any] | None:
-        """What came of this job, where the output is there, complete."""
+        """The result of this job if its output is there, complete."""
         marker = self._marker()
         return marker.get("predicted") if self._is_of(marker, identity) else None
 
     def check_replaceable(self, identity: dict[str, Any], overwrite: bool, restart: bool) -> None:
-        """What is there is replaced where that was asked for, or where a run of this very job was killed while it put it there."""
+        """Raise if an output is there, unless replacing it was asked for, or a run of this very job was killed while it put it there."""
         marker = self._marker()
         if not self.address.exists() or overwrite:
             return
@@ -67,7 +67,7 @@ class RemoteOutput:
             raise UsageError(f"{self.address} is already there", next=("give another --output, or --overwrite",))
 
     def fetch(self, anew: bool) -> None:
-        """What is done of the job, so far as it is not here."""
+        """Fetch what is done of the job, as far as it is not here."""
         for path in (self.output, marker_of(self.output), self.errors):
             path.unlink(missing_ok=True)
         journal = self._space / "journal"
@@ -82,16 +82,16 @@ class RemoteOutput:
                         self._copy_here(path)
 
     def send(self, path: Path) -> None:
-        """A file of the unfinished job that is new, or has changed."""
+        """Copy a file of the unfinished job that is new, or has changed, to the address."""
         with self._errors_as_findings():
             self._copy_there(path, self._there(path))
 
     def place(self, identity: dict[str, Any], predicted: dict[str, Any]) -> dict[str, Any]:
-        """The output and the list of failed rows, under their names; then nothing of the job is needed any more."""
+        """Put the output and the list of failed rows in their places, and remove everything else of the job."""
         there = {**predicted, "output": str(self.address), "errors": None}
         facts: dict[str, Any] = {"job": identity, "bytes": self.output.stat().st_size}
         with self._errors_as_findings("the rows are all done, and kept"):
-            self._write_marker(facts)  # killed from here on, the next run knows the output for its own
+            self._write_marker(facts)  # if this run is killed from here on, the next run knows the output for its own
             list_of_failed = self.address.beside(self.errors.name)
             if predicted["errors"] and Path(predicted["errors"]) == self.errors:
                 self._copy_there(self.errors, list_of_failed)
@@ -105,7 +105,7 @@ class RemoteOutput:
         return {**there, "errors": there["errors"] or predicted["errors"]}
 
     def tidy(self) -> None:
-        """After a run that has failed: where nothing was done, nothing is left there."""
+        """After a run that failed: if nothing was done, leave nothing at the address."""
         if not self._space.exists():
             with suppress(OSError):
                 self._remove_there()
@@ -113,7 +113,7 @@ class RemoteOutput:
     def _remove_there(self) -> None:
         folder = self.address.beside(self._space.name)
         if self._exists(folder):
-            with suppress(FileNotFoundError):  # in GCS a folder is gone with its last file, and then not there to be removed
+            with suppress(FileNotFoundError):  # in GCS a folder disappears with its last file
                 self.address.system.delete_dir(folder)
 
     def _marker(self) -> dict[str, Any]:
@@ -149,8 +149,8 @@ class RemoteOutput:
             pafs.copy_files(str(path), there, pafs.LocalFileSystem(), system)
             return
         folder = self.address.beside(self._space.name)
-        temporary = f"{folder}/{self._unfinished}"  # it goes with the folder
-        is_azure = system.type_name == "abfs"  # an upload begins with an empty file; a copy within the account appears whole
+        temporary = f"{folder}/{self._unfinished}"  # removed with the folder
+        is_azure = system.type_name == "abfs"  # there an upload shows an empty file first, but a copy within the account appears whole
         if not is_azure:
             system.create_dir(folder, recursive=True)
         pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
@@ -165,6 +165,6 @@ class RemoteOutput:
     def _errors_as_findings(self, why: str = "what is done so far is kept") -> Iterator[None]:
         try:
             yield
-        except (OSError, NotImplementedError, pa.ArrowException) as error:  # the second: http:// and others that are only read
+        except (OSError, NotImplementedError, pa.ArrowException) as error:  # the second: http:// and others that can only be read
             steps = ("see who may write there, and whether it can be reached; then give the same command again",)
             raise not_written(self.address, str(error)[:300] or "nothing can be written there", why, steps) from error

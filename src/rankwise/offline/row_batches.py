@@ -1,4 +1,4 @@
-"""Batches of rows: columns of equal length, as arrays or as lists of whatever no array can hold."""
+"""Batches of rows: columns of equal length, as arrays, or as lists of values that no array can hold."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from rankwise.errors import UsageError
 from rankwise.offline.lazy import pa
 from rankwise.offline.values import EXACT, NUMBERS, as_array, is_held_by_float, is_tensor
 
-# np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
+# np.ndarray, a list with one entry per row, or (only for columns that are kept) a pyarrow Array, whose type is the input's own
 Column = Any
 Chosen = tuple[list[str], list[str]]  # names of columns: for the model, and for the output
-_INDEX = re.compile(r"(__index_level_\d+__)?")  # of pandas, in Parquet and in CSV: a row's number or name, and nothing for a model
-FILE_COLUMN = "__file__"  # holds paths, whose files are read where the model is
+_INDEX = re.compile(r"(__index_level_\d+__)?")  # pandas writes a column of row numbers or names, which is not for a model
+FILE_COLUMN = "__file__"  # a column of paths; the files are read where the model is
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of the input. `broken` are rows that could not even be read: {index in the batch: why}."""
+    """Consecutive rows of the input. `broken` has the rows that could not be read: {index in the batch: why}."""
 
     first_row: int
     columns: dict[str, Column]
     length: int
     broken: dict[int, str] = field(default_factory=dict)
-    kept: dict[str, Column] = field(default_factory=dict)  # not for the model, carried over to the output
+    kept: dict[str, Column] = field(default_factory=dict)  # carried over to the output, without the model
     position: int | None = None  # where the reader stands behind this batch, for readers that cannot count rows
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which columns the model gets, in this order (all that are left if none are named), and which go straight to the output."""
+    """Which columns the model gets, in this order (if none are named, all that are left), and which go straight to the output."""
 
     columns: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
 
     def of(self, names: list[str], where: str) -> Chosen:
-        """The chosen columns of a file that has these; UsageError for a column that it lacks or has twice."""
+        """The chosen ones of a file's columns; raises UsageError for a column that it lacks or has twice."""
         wanted = list(self.columns) or [name for name in names if name not in self.keep and not _INDEX.fullmatch(name)]
         if len(set(self.columns)) < len(self.columns):
             raise UsageError("a column is named twice", why=", ".join(self.columns), next=("name each column of the model once",))
@@ -60,8 +60,8 @@ class Selection:
         return wanted, list(self.keep)
 
     def of_first(self, rows: Iterable[Row], where: str) -> Chosen | None:
-        """The same for rows that need not all have the same names, of which as many are looked at as it takes to see what is wanted. If
-        nothing is named, the model gets what the first row has. Where no row can be read: what is named, or None."""
+        """The chosen columns of rows that may have different names. Only as many rows are looked at as it takes to find all wanted names.
+        If no columns are named, the model gets those of the first row. If no row can be read, the named columns, or None."""
         first: list[str] = []
         seen: dict[str, None] = {}
         for row in rows:
@@ -81,7 +81,7 @@ def taken(columns: dict[str, Column], rows: Sequence[int]) -> dict[str, Column]:
 
 
 def is_arrow(column: Column) -> bool:
-    """Whether it is an Arrow array. Does not import pyarrow: a caller that has such an array has done so."""
+    """Whether it is an Arrow array. Does not import pyarrow: a caller with such an array has done so."""
     return hasattr(column, "to_pylist")
 
 
@@ -92,13 +92,13 @@ def _taken(column: Column, rows: Sequence[int]) -> Column:
 
 
 def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
-    """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
+    """Join columns, each with its number of rows. A column that a piece lacks is None there: a model may have optional outputs."""
     names = dict.fromkeys(name for columns, _ in pieces for name in columns)
     return {name: joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
 
 
 def joined(columns: list[Column]) -> Column:
-    """One column out of several pieces of it."""
+    """The pieces of one column as one."""
     if len(columns) == 1:
         return columns[0]
     if all(isinstance(column, np.ndarray) for column in columns) and len({(column.shape[1:], column.dtype) for column in columns}) == 1:
@@ -112,7 +112,7 @@ Values = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    """One row's values by name: for the model, and as they stand in the input. Or why it cannot be read."""
+    """One row's values by name, for the model (`values`) and as they are in the input (`kept`); or why it cannot be read."""
 
     values: Values = MappingProxyType({})
     kept: Values = MappingProxyType({})
@@ -122,8 +122,8 @@ class Row(NamedTuple):
 def of_rows(
     rows: list[Row], first_row: int, chosen: Chosen, position: int | None = None, fractional: Collection[str] = frozenset()
 ) -> Batch:
-    """Rows as columns; rows that cannot be read, or lack what the model wants, are set aside. Whole numbers of columns that are
-    `fractional` become floating point."""
+    """Rows as columns. Rows that cannot be read, or that lack what the model wants, become `broken`. Whole numbers in `fractional`
+    columns become floating point."""
     broken: dict[int, str] = {}
     for i, row in enumerate(rows):
         if row.why:
@@ -144,7 +144,7 @@ def of_rows(
 
 
 def as_column(values: list[Any]) -> Column:
-    """Values of one column as an array where they are numbers, or lists of numbers of one shape; otherwise the list itself."""
+    """The values of one column as an array if they are numbers, or lists of numbers of one shape; otherwise the list itself."""
     if not values or isinstance(values[0], (str, bytes, dict)) or values[0] is None:
         return values
     try:
@@ -153,20 +153,20 @@ def as_column(values: list[Any]) -> Column:
             return values
         array = np.asarray(arrays)
         if array.dtype.kind == "u" and not any(hasattr(value, "dtype") for value in values):
-            array = array.astype(np.float64)  # beside others it would be, too
+            array = array.astype(np.float64)  # as numpy makes of it beside signed numbers
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, or of what no array can hold
         return values
     return array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in NUMBERS else values
 
 
 def have_one_dtype(values: Iterable[Any]) -> bool:
-    """False for arrays of several: as one array they would take the widest of these, and what becomes of a row would depend on the rows
-    beside it. Python's own numbers have none."""
+    """False for arrays of several dtypes. As one array they would take the widest dtype, so a row's result would depend on the rows
+    beside it. Python's own numbers have no dtype."""
     return len({value.dtype for value in values if hasattr(value, "dtype")}) < 2
 
 
 def is_fractional(value: Any) -> bool:
-    """A number, or a list of numbers of one shape, with floating point in it."""
+    """Whether it is a number, or a list of numbers of one shape, with floating point in it."""
     return isinstance(value, (float, list)) and _is_floating(as_column([value]))
 
 
@@ -175,7 +175,7 @@ def has_fraction(column: Column) -> bool:
 
 
 def _is_floating(column: Column) -> bool:
-    """An empty list is floating point for numpy, and nothing at all for us."""
+    """Whether it holds floating point; an empty list does not, though numpy makes floating point of it."""
     return isinstance(column, np.ndarray) and column.dtype.kind == "f" and column.size > 0
 
 
@@ -187,7 +187,7 @@ def _floating(column: Column) -> Column:
 
 
 def _exact_column(values: list[Any], is_fractional: bool) -> tuple[Column, list[int]]:
-    """The column, and the rows with whole numbers that it cannot hold. Without those beyond 64 bits the others may be integers."""
+    """The column, and the rows whose whole numbers it cannot hold. Without numbers beyond 64 bits, the others may stay integers."""
     column = as_column(values)
     if beyond := _rounded(column, values, 1 << 63):
         filler = next((value for i, value in enumerate(values) if i not in beyond), None)
@@ -197,7 +197,7 @@ def _exact_column(values: list[Any], is_fractional: bool) -> tuple[Column, list[
 
 
 def _rounded(column: Column, values: list[Any], least: int) -> list[int]:
-    """The rows with whole numbers from `least` on that have become others."""
+    """The rows with whole numbers of at least `least` that floating point has changed."""
     if not isinstance(column, np.ndarray) or column.dtype != np.float64 or not column.size:
         return []
     with np.errstate(invalid="ignore"):

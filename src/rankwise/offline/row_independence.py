@@ -1,6 +1,6 @@
 """Checks whether the output for a row depends on the rows it is batched with: some of the first rows run together, alone, and among copies.
 
-Where it does, another batch size would give another output, and the batch size depends on how busy the machine is."""
+If it does, another batch size would give another output, and the batch size depends on how busy the machine is."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ VARIES = "the model gives something else for the same row each time, so whether 
 _ROWS = 8
 _TOLERANCE = 0.01  # of the row's largest number: other batch shapes round at other places, in bfloat16 by nearly as much
 _NOISE = 4.0  # a difference may be so many times what a row among copies of itself shows
-_SMALL = 0.01  # a row is measured by at least this part of the batch's largest number
+_SMALL = 0.01  # a row's differences are compared with at least this part of the batch's largest number
 
 
 def find_dependence(source: Source, executor: Executor, size: int) -> str:
-    """What is wrong with batches of so many rows; empty where nothing is, or where rows fail and nothing can be said."""
+    """Why rows of a batch of this size depend on each other. Empty if they do not, or if rows fail, so that nothing can be said."""
     batch = next(batches_of(source, min(size, _ROWS)), None) if size > 1 else None
     rows = [row for row in range(batch.length) if row not in batch.broken] if batch is not None else []
     if batch is None or len(rows) < 2:
@@ -48,13 +48,13 @@ def find_dependence(source: Source, executor: Executor, size: int) -> str:
 
 
 def _run(executor: Executor, batch: Batch, rows: list[int]) -> Results | None:
-    """What these rows give together; None where one of them fails."""
+    """The results of these rows in one batch; None if one of them fails."""
     (results,) = executor.run([Batch(batch.first_row, taken(batch.columns, rows), len(rows))])
     return results if len(results.rows) == len(rows) else None
 
 
 def _apart(one: Results, row: int, other: Results, other_row: int, scale: float) -> float:
-    """How far two results of a row are apart, relative to its largest number; infinite where they are not numbers of the same shape."""
+    """How far two results of a row are apart, relative to its largest number; infinite if they are not numbers of the same shape."""
     if one.columns.keys() != other.columns.keys():
         return float("inf")
     return max((_distance(column[row], other.columns[name][other_row], scale) for name, column in one.columns.items()), default=0.0)

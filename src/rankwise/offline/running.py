@@ -55,27 +55,27 @@ from rankwise.pool.errors import missing_main_guard
 
 log = logging.getLogger("rankwise.predict")
 
-_PART_S = 2.0  # what a crash may cost, in seconds of work
+_PART_S = 2.0  # seconds of work that a crash may cost
 _PART_BYTES = 16 << 20
-_FORMS = 64  # of results, to look at: each may be one that does not go with the first
-_ALIKE = 32  # first rows that fail alike before a job that may have any number of failed rows is stopped
+_FORMS = 64  # different forms of results that are tried on the output
+_ALIKE = 32  # so many first rows that fail alike stop a job that has no limit of failed rows
 
-# Rows done, rows failed, rows in all: None if that is not known, three digits of it where a file's rows are not counted.
+# Rows done, rows failed, and all rows: None if unknown, an estimate of three digits if a file's rows are not counted.
 OnProgress = Callable[[int, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What came of a job."""
+    """The result of a job."""
 
     output: str
     rows: int
     failed: int
-    resumed_rows: int  # of an earlier, interrupted run
+    resumed_rows: int  # rows that an earlier, interrupted run had done
     batch: int
     seconds: float
     errors: str | None = None
-    batch_why: str = ""  # how the batch size was found, where it was left to us
+    batch_why: str = ""  # how the batch size was found, if it was not given
 
 
 def predict(
@@ -115,19 +115,19 @@ def predict(
     if weights is not None and not Path(weights).exists():
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
-    pinned = str(Path(weights).resolve()) if weights else ""  # `last.pt` may point to another file before the last worker has started
+    pinned = str(Path(weights).resolve()) if weights else ""  # `last.pt` may point to another file by the time the last worker starts
     recipe = Recipe(build, pinned, load or "", bool(stack), device, options.workers, engine=options.engine, address=options.address)
     work = _Work(source, recipe, identity_of(recipe, source, selection, options.batch), options, on_progress)
     while True:
         try:
             return _run(work, target) if isinstance(target, Path) else _run_to_address(work, RemoteOutput(target))
-        except JournalRemoved:  # another process was at it, and has just finished
+        except JournalRemoved:  # another process was at this job, and has just finished it
             continue
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A job, wherever its output goes."""
+    """A job, before it is known where its output goes."""
 
     source: Source
     recipe: Recipe
@@ -137,7 +137,7 @@ class _Work:
 
     @property
     def may_be_done(self) -> bool:
-        """Whether an output that is there, of the same identity, is all that is wanted."""
+        """Whether an output of the same identity, if there is one, is the result that is wanted."""
         return is_certain(self.identity, self.source) and not (self.options.overwrite or self.options.restart)
 
 
@@ -162,17 +162,17 @@ def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predi
     marker = read_marker(target)
     is_ours = target.exists() and is_same(marker.get("job"), identity) and holds_what_was_written(target, marker)
     if is_ours and work.may_be_done:
-        if folder_of(target).exists():  # killed between the last rename and the cleaning up
+        if folder_of(target).exists():  # the run was killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
         return Predicted(**marker["predicted"])
     if target.exists() and not is_placed(target, identity):
-        if not is_same(read_marker(target), marker):  # another process has put it there, and finished, since we looked
+        if not is_same(read_marker(target), marker):  # another process has put it there, and finished, meanwhile
             raise JournalRemoved
         check_replaceable(target, options, is_ours)
     shown, send = (remote.address, remote.send) if remote is not None else (None, None)
     workspace = Workspace(target, identity, options.restart, shown, send)
     try:
-        if not is_same(read_marker(target), marker):  # written while we waited for the one who did
+        if not is_same(read_marker(target), marker):  # another process wrote it while we waited for that process
             raise JournalRemoved
         return _Job(work, workspace).run()
     except BaseException:
@@ -184,7 +184,7 @@ def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predi
 
 
 class _Job:
-    """One run of a job, the first or a later one."""
+    """One run of a job: the first one, or one that resumes it."""
 
     def __init__(self, work: _Work, workspace: Workspace) -> None:
         self._work, self._source, self._options, self._space = work, work.source, work.options, workspace
@@ -217,7 +217,7 @@ class _Job:
         return done
 
     def _is_computed(self, executor: Executor) -> bool:
-        """False where a column turned out to have another type than rows were run with: then all of them are to be run again."""
+        """False if a column turned out to have another type than the rows were run with: then all rows have to run again."""
         executor.patience = 0
         try:
             plan = self._space.noted("plan") or self._find_plan(executor)
@@ -234,7 +234,7 @@ class _Job:
         return True
 
     def _find_plan(self, executor: Executor) -> dict[str, Any]:
-        """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""
+        """The size that was given, or one found by trying. It is noted, because every run of this job has to cut at the same rows."""
         asked = self._options.batch
         if isinstance(asked, int):
             choice = BatchSize(asked, "")
@@ -247,7 +247,7 @@ class _Job:
         return plan
 
     def _with_rows_apart(self, executor: Executor, choice: BatchSize) -> BatchSize:
-        """Where rows depend on each other, how many of them run together must not hang on how fast that was in a trial."""
+        """If rows depend on each other, one by one: how many run together must not depend on the speed of a trial."""
         reason = find_dependence(self._source, executor, choice.size)
         if not reason or reason == VARIES:
             return replace(choice, why=f"{choice.why}; {reason}") if reason else choice
@@ -255,14 +255,14 @@ class _Job:
         return BatchSize(1, f"rows depend on each other: {reason}")
 
     def _first_rows(self) -> str | None:
-        """A hash of the first rows, for an input that has no path, size and time to be known by."""
+        """A hash of the first rows, for an input that is not recognised by path, size and time; None for others."""
         return None if self._source.is_recognisable else first_rows_digest(self._source)
 
     def _compute(self, executor: Executor, batch: int) -> None:
-        """Compute from the first row that is not done to the last; write a part every few seconds."""
+        """Compute from the first row that is not done to the last row; write a part every few seconds."""
         part = NextPart()
-        first: Results | None = None  # with rows that worked
-        forms: list[Any] = []  # that results have had
+        first: Results | None = None  # the first results with rows that worked
+        forms: list[Any] = []  # forms of results so far
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
         for results in executor.run(later.note(batches_of(self._source, batch, done, self._space.position))):
@@ -270,7 +270,7 @@ class _Job:
             part.add(results)
             if len(results.rows) and len(forms) < _FORMS and (form := form_of(results)) not in forms:
                 forms.append(form)
-                with writing(self._space.output):  # what the output cannot hold is told now rather than when everything has run
+                with writing(self._space.output):  # fail now, not at the end, if the output cannot hold this
                     check_fits(self._space.output, *([first] if first is not None else []), results)
                 first = first or results
             done, failed = done + results.length, failed + len(results.errors)
@@ -290,14 +290,14 @@ class _Job:
         self._space.add(part, part.results[-1].position)
 
     def _total(self, done: int, position: int | None) -> int | None:
-        """The number of rows; estimated from the bytes read so far where the file's rows have not been counted."""
+        """The number of rows; estimated from the bytes read so far, if the file's rows have not been counted."""
         size = self._source.identity.get("bytes")
         if self._source.total is not None or not position or not size:
             return self._source.total
         return max(done, int(float(f"{done * size / position:.3g}")))
 
     def _check_errors(self, failed: int) -> None:
-        """Stop if too many rows failed. Rows that failed in an earlier run count, so this is asked before anything runs too."""
+        """Stop if too many rows failed. Failed rows of an earlier run count, so this is also checked before anything runs."""
         if failed <= self._most_failed:
             return
         errors = islice((error for results in self._space.results() for error in results.errors), 5)
@@ -313,11 +313,11 @@ class _Job:
             write_output(output, self._space.results, self._space.done_rows, self._space.begin_placing)
             for stale in self._errors_paths() if path is None else ():
                 if _is_list_of(output, stale):
-                    stale.unlink(missing_ok=True)  # of the output that has just been replaced
+                    stale.unlink(missing_ok=True)  # it belongs to the output that was just replaced
         return str(path) if path is not None else None
 
     def _write_errors(self) -> Path | None:
-        is_second_try = self._space.noted("errors") is not None  # so the list that is there may be ours, from before we were killed
+        is_second_try = self._space.noted("errors") is not None  # the list that is there may be ours, from a run that was killed
         if not is_second_try:
             self._space.note(errors="begun")
 
@@ -327,7 +327,7 @@ class _Job:
         return write_errors(self._errors_paths(), self._space.results(), is_ours)
 
     def _errors_paths(self) -> list[Path]:
-        """errors.jsonl beside the output; where that lists the rows of another job, a name of our own."""
+        """errors.jsonl beside the output; if that lists the rows of another job, a name with the output's name in it."""
         output = self._space.output
         if self._options.errors:
             return [Path(self._options.errors)]
@@ -335,6 +335,6 @@ class _Job:
 
 
 def _is_list_of(output: Path, path: Path) -> bool:
-    """Whether the failed rows of the output that is there are listed at this path, however it was spelled."""
+    """Whether this path holds the list of failed rows of the output that is there, however the path is spelled."""
     listed = read_marker(output).get("predicted", {}).get("errors")
     return bool(listed) and Path(listed).resolve() == path.resolve()

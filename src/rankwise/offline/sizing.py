@@ -1,4 +1,4 @@
-"""How many rows to run at once, found by trying: larger and larger batches of the first rows, until more rows do not help any more."""
+"""Finds how many rows to run at once by trying larger and larger batches of the first rows, until more rows do not help."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rankwise.offline.values import nbytes_of
 from rankwise.pool.backend import memory_bytes
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-UNTRIED = 256  # where nothing can be tried
+UNTRIED = 256  # the size if nothing can be tried
 _CLEARLY = 1.1  # a larger batch has to be this much faster for a still larger one to be tried
-_AS_GOOD = 0.95  # of the best: then the smaller batch is taken, for it needs less memory and loses less when it fails
-_LONG_S = 1.0  # a batch that takes longer is large enough, whatever a larger one would bring
-_TRIAL_S = 5.0  # for all trials; the one that is running is not cut short
-_REPEATS, _LEAST_S, _MOST_S = 3, 0.01, 0.3  # of one size: so often and so long at least, unless it takes too long
-_QUICK_S = 0.05  # what takes less is tried in any case: a size that brought nothing may have met a busy machine
-_BATCH_S = 0.0005  # what reading, storing and writing a batch of ten columns takes beside the model, however few rows it has
+_AS_GOOD = 0.95  # of the best speed: then the smaller batch is taken, which needs less memory and loses less when it fails
+_LONG_S = 1.0  # a batch that takes longer is large enough
+_TRIAL_S = 5.0  # for all trials; a trial that is running is not cut short
+_REPEATS, _LEAST_S, _MOST_S = 3, 0.01, 0.3  # each size is tried at least so often and so long, unless that takes too long
+_QUICK_S = 0.05  # trials go on while a batch takes less: a size may have been slow only because the machine was busy
+_BATCH_S = 0.0005  # time for reading, storing and writing a batch of ten columns, in addition to the model's
 _INPUT_BYTES = 64 << 20
 _MANY = 64  # of the first rows: if all of these fail, more are not tried
-_SHARE = 4  # batches per worker at least, so that all of them end at about the same time; and the part of the memory trials may take
+_SHARE = 4  # at least so many batches per worker, so that all workers end together; trials may take one part in so many of the memory
 
 
 @dataclass(frozen=True)
-class Trial:
+    """One size that was tried: its speed, and how long a batch took."""
     """One size: what it brought, and how long a batch took."""
 
     size: int
@@ -43,9 +43,9 @@ class BatchSize:
 
 
 def find_size(measure: Callable[[int], Trial | str]) -> BatchSize:
-    """The smallest size about as fast as the fastest. `measure` tries one, or says why it is too large."""
+    """The smallest size that is about as fast as the fastest. `measure` tries one, or says why it is too large."""
     trials: list[Trial] = []
-    in_vain: list[int] = []  # sizes in a row that brought nothing
+    in_vain: list[int] = []  # sizes in a row that were not faster
     ended = ""
     for size in SIZES:
         trial = measure(size)
@@ -75,11 +75,11 @@ def find_size(measure: Callable[[int], Trial | str]) -> BatchSize:
 
 
 class Trials:
-    """Runs the first rows of an input in batches of growing size. What comes out is thrown away: the job runs these rows itself."""
+    """Runs the first rows of an input in batches of growing size. The results are thrown away: the job runs these rows again."""
 
     def __init__(self, source: Source, executor: Executor) -> None:
         self._source, self._executor = source, executor
-        self._failing: dict[int, str] = {}  # rows that failed in a trial are left out of the next: a halved batch says nothing about speed
+        self._failing: dict[int, str] = {}  # failed rows, left out of the next trial: a halved batch says nothing about speed
         self._started: float | None = None  # when the model was ready
         self._peak_at_first = 0
 
@@ -96,7 +96,7 @@ class Trials:
         if sum(map(nbytes_of, batch.columns.values())) > _INPUT_BYTES:
             return f"{size:,} rows are more than {_INPUT_BYTES >> 20} MB"
         if size == 1:
-            self._run(batch)  # builds the model, and does whatever is done once
+            self._run(batch)  # builds the model, and does whatever else is done once
             self._started, self._peak_at_first = time.monotonic(), self._executor.peak_bytes
         return self._timed(batch)
 
@@ -118,7 +118,7 @@ class Trials:
         return Trial(batch.length, best, batch.length / best)
 
     def _run(self, batch: Batch) -> tuple[int, float]:
-        """Rows that worked, and seconds."""
+        """The number of rows that worked, and the seconds."""
         known = {row: why for row, why in self._failing.items() if row < batch.length}
         worked = 0
         started = time.perf_counter()
@@ -128,7 +128,7 @@ class Trials:
         return worked, max(1e-9, time.perf_counter() - started)
 
     def _too_much(self, size: int, started: float) -> str | None:
-        """Before it is tried: the kernel ends processes that take more memory than there is, and not always the right one."""
+        """Why not to try this size. Asked before, because the kernel ends processes when memory runs out, not always the right ones."""
         grown = self._executor.peak_bytes - self._peak_at_first if size > SIZES[1] else 0
         if grown * (SIZES[1] // SIZES[0]) * self._executor.workers > memory_bytes() // _SHARE:
             return f"{size:,} might take {4 * grown >> 20:,} MB for each of {self._executor.workers} workers"

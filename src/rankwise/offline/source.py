@@ -16,19 +16,19 @@ from rankwise.offline.row_batches import Batch, Selection
 
 
 def open_source(given: Any, selection: Selection) -> Source:
-    """The reader for a path, or for a dataset."""
+    """The reader for a path or an address, or for a dataset."""
     if not isinstance(given, (str, os.PathLike)):
         return DatasetSource(given, selection)
-    if not str(given):  # Path would take it for this folder
+    if not str(given):  # Path("") would be this folder
         raise UnreadableInput("the path of the input is empty", next=("check the path",))
     path = path_or_address(given)
     try:
         is_there = path.exists()
-    except OSError as error:  # of a server that cannot be reached, or lets nobody in
+    except OSError as error:  # the server cannot be reached, or refuses us
         raise _unreadable(path, error) from error
     if not is_there:
         raise UnreadableInput(f"there is no input {path}", next=("check the path",))
-    if isinstance(path, Path) and not (path.is_file() or path.is_dir()):  # reading it might never end, and nobody can read it twice
+    if isinstance(path, Path) and not (path.is_file() or path.is_dir()):  # reading it might never end, and it cannot be read twice
         raise UnreadableInput(f"{path} is a pipe or a device", next=("write what comes out of it to a file, and give that",))
     kind = format_to_read(path)
     if (selection.columns or selection.keep) and kind.without_columns:
@@ -40,12 +40,12 @@ def open_source(given: Any, selection: Selection) -> Source:
 
 
 def _without_columns(path: Place) -> str:
-    """A folder is one row per file, also one that others take for a table in parts."""
+    """What to do instead. A folder is one row per file, even if other programs read it as a table in parts."""
     return "leave out --columns and --keep" + (", or give one file of it" if path.is_dir() else "")
 
 
 def batches_of(source: Source, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-    """The batches of an input; where the rest of a file cannot be read, from which row on. A dataset's own exceptions are its own."""
+    """The batches of an input. If the rest of a file cannot be read, the error says from which row on. A dataset's errors pass through."""
     row, kinds = first_row, (*_UNREADABLE, pa.ArrowException)  # looked up now: this may be ended while the interpreter exits
     try:
         for batch in source.batches(size, first_row, position):

@@ -30,14 +30,14 @@ def chosen_of(schema: Any, selection: Selection, path: Place) -> Chosen:
 
 
 def rows_from(first_row: int, tables: Iterator[Any]) -> Iterator[Any]:
-    """The rest of the record batches, without that many rows."""
+    """The record batches without their first `first_row` rows."""
     for table in tables:
         yield table.slice(min(first_row, table.num_rows))
         first_row = max(0, first_row - table.num_rows)
 
 
 def batches_of_tables(tables: Iterator[Any], chosen: Chosen, size: int, first_row: int) -> Iterator[Batch]:
-    """Converted last, so that what a batch is made of depends on its own rows, and no more of a file is held."""
+    """Rows are converted after they were cut into batches, so a batch depends on its own rows only, and little of a file is held."""
     for table in _rebatched(tables, size):
         arrays = {name: plain(joined(table.column(name).chunks)) for name in names_of(chosen)}
         broken: dict[int, str] = {}
@@ -51,13 +51,13 @@ def batches_of_tables(tables: Iterator[Any], chosen: Chosen, size: int, first_ro
 
 def _rebatched(tables: Iterator[Any], size: int) -> Iterator[Any]:
     """Record batches of any length as tables of `size` rows; only the last one has fewer. Nothing is copied."""
-    held: list[Any] = []  # joined only when they fill a table: that costs as much as there are pieces
+    held: list[Any] = []  # joined only when they fill a table, because joining costs as much as there are pieces
     count = 0
     for piece in map(pa.table, tables):
         if len(piece):
             held.append(piece)
             count += len(piece)
-        del piece  # what nobody needs is let go before more is read
+        del piece  # let go of it before more is read
         if count < size:
             continue
         rest = pa.concat_tables(held)
@@ -71,17 +71,17 @@ def _rebatched(tables: Iterator[Any], size: int) -> Iterator[Any]:
 
 
 def _own(column: Any) -> Any:
-    """A copy of a slice without its neighbours, whose bits Arrow would store as well; they depend on where reading began."""
+    """A copy of a slice, because Arrow would store bits of its neighbours as well, and these depend on where reading began."""
     is_bare = pa.types.is_primitive(column.type) and not pa.types.is_boolean(column.type) and not column.null_count
     return column if is_bare else column.take(pa.array(np.arange(len(column))))
 
 
 def _not_text(name: str, column: Any) -> dict[int, str]:
-    """Rows with a text that is not UTF-8, of which files say nothing: the row fails here, or the job where the text is used."""
+    """Rows with a text that is not UTF-8. Arrow does not check that on reading, so the job would fail where the text is used."""
     if not _has_text(column.type):
         return {}
     try:
-        (_own(column) if pa.types.is_nested(column.type) else column).validate(full=True)  # of a nested slice it would look at all rows
+        (_own(column) if pa.types.is_nested(column.type) else column).validate(full=True)  # of a nested slice, Arrow would look at all rows
         return {}
     except pa.ArrowInvalid:
         return {i: f"column {name!r} is not UTF-8" for i, value in enumerate(column) if not _is_readable(value)}
@@ -114,7 +114,7 @@ def plain(column: Any) -> Any:
 
 @cache
 def _plain_type(kind: Any) -> Any:
-    """The type with plain texts and bytes in it. Of lists that are views themselves, rows can be picked as they are."""
+    """The type with plain texts and bytes in it. Lists that are views stay, because their rows can be picked as they are."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
@@ -147,7 +147,7 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
 
 
 def _listed(column: Any, broken: Container[int]) -> list[Any]:
-    """Decimals are numbers here as well, so that a missing one beside them does not make them something else."""
+    """The column as a list of Python values. Decimals become floating point, as they do in a column without missing values."""
     if is_tensors(column):
         return [None if i in broken else value for i, value in enumerate(tensors(column))]
     if pa.types.is_decimal(column.type):

@@ -1,4 +1,4 @@
-"""Results as Arrow tables. A first pass finds the type of each column, so that it does not depend on the rows that happen to come first."""
+"""Results as Arrow tables. A first pass finds the type of each column, so that it does not depend on the rows that come first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rankwise.offline.text_lines import entries, json_text
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
-Types = dict[str, Any]  # of Arrow; None: values of no common type, which are written as JSON text
+Types = dict[str, Any]  # Arrow's types; None: values without a common type, which are written as JSON text
 
 _GROUP_ROWS, _GROUP_BYTES = 65536, 16 << 20
 
 
 def tables_of(parts: Parts) -> tuple[Any, Iterator[Any]]:
-    """The schema of the output, and its rows as tables of some megabytes. They are made of whole batches, which are cut at the same rows
-    however often a job was interrupted."""
+    """The schema of the output, and its rows as tables of some megabytes. A table has whole batches, which are cut at the same rows however
+    often a job was interrupted."""
     types = column_types(parts)
     fields = [(_utf8(name), pa.string() if kind is None else kind) for name, kind in types.items()]
     schema = pa.schema([("row", pa.int64()), *fields])
@@ -34,7 +34,7 @@ def tables_of(parts: Parts) -> tuple[Any, Iterator[Any]]:
 
 @contextmanager
 def arrow_errors_as_findings() -> Iterator[None]:
-    """What pyarrow cannot write, as a finding."""
+    """Turn errors of pyarrow's writers into findings."""
     try:
         yield
     except (pa.ArrowException, NotImplementedError) as error:
@@ -43,7 +43,7 @@ def arrow_errors_as_findings() -> Iterator[None]:
 
 
 def column_types(parts: Parts) -> Types:
-    """The type that all batches of a column have in common; only where they differ are the values looked at a second time."""
+    """The type that all batches of a column have in common. Values are looked at again only if the batches' types differ."""
     found: dict[str, dict[Any, None]] = {}
     for results in parts():
         for name, column in results.columns.items():
@@ -72,19 +72,19 @@ def _common_type(kinds: list[Any]) -> Any:
 
 
 def _without_empty_objects(kind: Any) -> Any:
-    """Parquet has no structs without fields."""
+    """None for a type with a struct without fields, which Parquet does not have."""
     return None if kind is None or has_type(kind, lambda one: pa.types.is_struct(one) and not one.num_fields) else kind
 
 
 def _widest(kind: Any) -> Any:
-    """Arrow itself would put int32 and float32 together as float32, which cannot hold all of them."""
+    """64 bits for every number: Arrow itself would join int32 and float32 to float32, which cannot hold all of them."""
     if pa.types.is_integer(kind):
         return pa.int64()
     return pa.float64() if pa.types.is_floating(kind) else with_inner(kind, _widest)
 
 
 def _fits(column: Column, kind: Any) -> bool:
-    """Whether every value is the same in that type: a double does not hold all integers."""
+    """Whether every value stays the same in that type: a double does not hold all integers."""
     try:
         _array(column, kind)
     except (pa.ArrowException, OverflowError):
@@ -93,7 +93,7 @@ def _fits(column: Column, kind: Any) -> bool:
 
 
 def _type_of(name: str, column: Column) -> Any:
-    """None: its values have no type in common."""
+    """The type of a column; None if its values have no type in common."""
     if is_arrow(column):
         return column.type
     is_array = isinstance(column, np.ndarray)
@@ -103,12 +103,12 @@ def _type_of(name: str, column: Column) -> Any:
             raise PredictError("RW834", f"tables cannot hold the output {name!r}", why=f"it is {dtype}", next=("write .npy or .jsonl",))
     try:
         return (_nested(column[:0]) if is_array else _of_values(column)).type
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is not text
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # UnicodeEncodeError: the name of a field is not UTF-8
         return None
 
 
 def _grouped(batches: Iterator[tuple[Any, int]], schema: Any) -> Iterator[Any]:
-    """A group ends with the batch that fills it."""
+    """Tables of whole batches; a table ends with the batch that fills it."""
     held: list[Any] = []
     rows = nbytes = 0
     for batch, size in batches:
@@ -122,12 +122,12 @@ def _grouped(batches: Iterator[tuple[Any, int]], schema: Any) -> Iterator[Any]:
 
 
 def _table(batches: list[Any], schema: Any) -> Any:
-    """Joined even if it is one: of a slice, Arrow would write bits of its neighbours. The empty one makes it copy."""
+    """Join the batches. An empty one is added, because Arrow copies only several: of a slice it would also write bits of its neighbours."""
     return pa.Table.from_batches([*batches, batches[0].slice(0, 0)], schema).combine_chunks()
 
 
 def _record_batches(results: Results, types: Types, schema: Any) -> Iterator[tuple[Any, int]]:
-    """The record batches and the bytes of each."""
+    """The record batches, each with its number of bytes."""
     count = len(results.rows)
     arrays = [pa.array(results.rows)]
     for (name, kind), field in zip(types.items(), list(schema)[1:]):
@@ -164,7 +164,7 @@ def _of_values(values: list[Any], kind: Any = None) -> Any:
 
 
 def _leaves(value: Any, is_one_dtype: bool) -> Any:
-    """Arrays as pyarrow takes them, one dimension at most; beside anything else, Python's numbers, which it joins without loss."""
+    """Arrays as pyarrow takes them, of one dimension at most. Values of several dtypes become Python's numbers, joined without loss."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     if not is_one_dtype or not value.ndim:
@@ -173,7 +173,7 @@ def _leaves(value: Any, is_one_dtype: bool) -> Any:
 
 
 def _utf8(value: Any) -> Any:
-    """Half of a surrogate pair, as in names of files that are not UTF-8, becomes a backslash and its number."""
+    """Half of a surrogate pair, as in names of files that are not UTF-8, becomes a backslash and a number."""
     if isinstance(value, str):
         return value if is_utf8(value) else value.encode(errors="backslashreplace").decode()
     if isinstance(value, list):

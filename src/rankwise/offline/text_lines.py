@@ -1,4 +1,4 @@
-"""What formats of text share: lines of a bounded length, rows gathered into batches, and results as rows of plain values."""
+"""What text formats share: lines of limited length, rows gathered into batches, and results as rows of plain values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rankwise.offline.values import is_utf8, plain
 
 MAX_LINE = 64 << 20
 TOO_LONG = Row(why=f"more than {MAX_LINE >> 20} MB without an end")
-_SLICE = 1024  # rows that are plain values at a time: these take many times the memory of an array
+_SLICE = 1024  # rows that are made plain values at once: these take many times the memory of an array
 
 
 def lines_of(path: Place, position: int, stop: int | None = None) -> Iterator[tuple[bytes | None, int]]:
-    """Each line up to the byte `stop` with its end, and the byte behind it. None stands for a line that is too long: it is passed over,
-    not held."""
+    """Each line with its line end, up to the byte `stop`, and the byte behind it. None stands for a line that is too long, which is skipped
+    and not held."""
     with path.open("rb") as file:
         file.seek(position)
 
@@ -45,13 +45,13 @@ def lines_of(path: Place, position: int, stop: int | None = None) -> Iterator[tu
 
 
 class LinesSource(Source):
-    """The position behind each batch is a byte offset, so resuming does not read from the start. What is written to the end of the file
-    while it is read is not looked at: the last line may not be complete yet."""
+    """The position behind each batch is a byte offset, so resuming does not read from the start. What is appended to the file while it is
+    read is ignored, because its last line may not be complete yet."""
 
     _start = 0  # the byte where the first row begins
     _chosen: Chosen = ([], [])
-    _fractional: frozenset[str] = frozenset()  # columns whose whole numbers are floating point, too
-    _known: frozenset[str] = frozenset()  # these, and columns that are never made otherwise
+    _fractional: frozenset[str] = frozenset()  # columns whose whole numbers become floating point
+    _known: frozenset[str] = frozenset()  # these, and columns that never change their type
 
     def __init__(self, path: Place) -> None:
         self._path, self.identity = path, file_identity(path)
@@ -60,7 +60,7 @@ class LinesSource(Source):
         return lines_of(self._path, position, self.identity["bytes"])
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
-        """The rows from this byte on, each with the byte behind it."""
+        """The rows from the byte `position` on, each with the byte behind it."""
         raise NotImplementedError
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
@@ -79,7 +79,7 @@ class LinesSource(Source):
 
 
 def plain_rows(parts: Iterable[Results], names: list[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Row numbers and values under these names, None where a batch has no such column."""
+    """Row numbers, and values under these names; None if a batch does not have the column."""
     for results in parts:
         for start in range(0, len(results.rows), _SLICE):
             piece = results.cut(start, start + _SLICE)
@@ -96,7 +96,7 @@ def entries(column: Column) -> list[Any]:
 
 
 def json_text(value: Any, only_ascii: bool = False) -> str:
-    """A number that JSON cannot say (NaN, infinity) is null; half of a surrogate pair, which UTF-8 cannot say, is escaped."""
+    """JSON text. Numbers that JSON does not have (NaN, infinity) become null; half of a surrogate pair, which is not UTF-8, is escaped."""
     try:
         text = json.dumps(value, ensure_ascii=only_ascii, allow_nan=False)
     except ValueError:
@@ -113,7 +113,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _of_arrow(column: Any) -> list[Any]:
-    """Times as ISO 8601 (in UTC, with a Z, where they have a zone), decimals as their digits, bytes as base64, UUIDs as their text."""
+    """Times become ISO 8601 (in UTC, with a Z, if they have a zone), decimals their digits, bytes base64, UUIDs their text."""
     types, kind = pa.types, column.type
     if is_tensors(column):
         return [None if array is None else array.tolist() for array in tensors(column)]
@@ -136,7 +136,7 @@ def _of_arrow(column: Any) -> list[Any]:
 
 
 def _times(column: Any) -> list[Any]:
-    """As texts; one beyond the years (of a time, the hours) that a text can say as the whole number that is stored."""
+    """Times as texts. A time beyond what a text can say (years, hours of a day) becomes the whole number that is stored."""
     texts = column.cast(pa.string()).to_pylist()
     numbers = column.view(getattr(pa, f"int{column.type.bit_width}")()).to_pylist()
     return [number if text and text.startswith("<") else text for text, number in zip(texts, numbers)]

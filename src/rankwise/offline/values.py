@@ -1,4 +1,4 @@
-"""Turns values of models and datasets into what can be stored: arrays of numbers, or JSON values. Knows tensors without importing torch."""
+"""Makes values of models and datasets storable: arrays of numbers, or JSON values. Knows tensors without importing torch."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import numpy as np
 from rankwise.pool.api.model import by_text
 
 Array = np.ndarray[Any, Any]
-NUMBERS = "biufc"  # numpy's kinds of them
+NUMBERS = "biufc"  # numpy's kinds of dtypes that are numbers
 EXACT = 1 << 53  # up to here float64 holds every whole number
 
 
 def is_tensor(value: Any) -> bool:
-    """Whoever has a tensor has imported torch; this room's parent side has not."""
+    """Does not import torch, which the side of `predict` that reads and writes never does: a caller with a tensor has done so."""
     return hasattr(value, "detach") and hasattr(value, "numpy")
 
 
 def is_utf8(text: str) -> bool:
-    """False where it has bytes that were none, carried along by surrogates, or half of a pair of them."""
+    """False if the text has half of a surrogate pair, or surrogates that stand for bytes which are not UTF-8."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
@@ -60,12 +60,12 @@ def own(value: Any) -> Any:
 
 
 def copied(column: Any) -> Any:
-    """A column that stands in its own memory, not in what a model or a worker uses again."""
+    """A copy of the column in memory of its own, which neither a model nor a worker uses again."""
     return np.array(column) if isinstance(column, np.ndarray) else [copied(v) if isinstance(v, np.ndarray) else v for v in column]
 
 
 def is_held_by_float(whole: int) -> bool:
-    """Whether it is the same number as floating point of 64 bits, as it stands or in the digits that such a number is written with."""
+    """Whether a 64-bit float equals this number, exactly or in the digits that the float is written with."""
     try:
         number = float(whole)
     except OverflowError:
@@ -74,19 +74,19 @@ def is_held_by_float(whole: int) -> bool:
 
 
 def nbytes_of(value: Any) -> int:
-    """Of a column, or an entry of one; of what is neither array nor text, about."""
+    """The bytes of a column, or of an entry of one; only about, if it is neither array nor text."""
     if isinstance(value, (list, tuple, dict)):
         return 8 + sum(map(nbytes_of, value.values() if isinstance(value, dict) else value))
     return len(value) if isinstance(value, (str, bytes)) else int(getattr(value, "nbytes", 8))
 
 
 def storable(value: Any) -> Any:
-    """One entry of a column: numbers keep their dtype, anything else is made plain."""
+    """One entry of a column: numbers keep their dtype, any other value becomes a JSON value."""
     return as_array(value)[()] if is_numbers(value) else plain(value)
 
 
 def plain(value: Any) -> Any:
-    """One value as JSON can say it; TypeError for what it cannot. Bytes become base64, times ISO 8601, decimals their digits."""
+    """One value as JSON can have it; raises TypeError if that is impossible. Bytes become base64, times ISO 8601, decimals their digits."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.datetime64):

@@ -21,16 +21,16 @@ _FORMAT = 3
 
 
 class PredictError(RankwiseError):
-    """A job that cannot start or go on; what is done so far stays done."""
+    """A job cannot start or go on; what is done so far stays done."""
 
     def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
 
 
 class Workspace:
-    """What is done of one job. Opening it again after a crash finds everything up to the last whole part.
+    """What is done of one job. After a crash, opening it again finds everything up to the last whole part.
 
-    `shown` is what the output is called in messages; `send` is told of each file of the folder that is new or has changed.
+    `shown` is the output's name in messages; `send` is called with each file of the folder that is new or has changed.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class Workspace:
         self._drop_unfinished()
 
     def noted(self, what: str) -> Any:
-        """What was written down with `note`; None until then."""
+        """What an earlier `note` has written down under this name; None if nothing."""
         return next((record[what] for record in self._journal.records if what in record), None)
 
     def note(self, **what: Any) -> None:
-        """For all runs of this job: the "plan" (batch size), that all rows are there ("end"), that the list of "errors" was begun."""
+        """Write down for all runs of this job: the "plan" (batch size), the "end" (all rows are done), that the "errors" were begun."""
         self._append(what)
 
     def begin_again(self, **what: Any) -> None:
-        """Discard what was done, since none of it can be used, and note what is known now."""
+        """Discard what was done, because none of it can be used, and note what is known now."""
         self._journal.keep(1)
         self._append(what)
         self._drop_unfinished()
@@ -89,7 +89,7 @@ class Workspace:
         return self._parts[-1]["position"] if self._parts else None
 
     def add(self, part: NextPart, position: int | None) -> None:
-        """Make these results last; the next rows follow them."""
+        """Store these results; the rows of the next part follow them."""
         number = len(self._parts)
         with writing(self.output, self._kept):
             written = write_part(self._part(number), part)
@@ -98,7 +98,7 @@ class Workspace:
         self._append({"part": number, "first_row": part.first_row, **facts, **written})
 
     def begin_placing(self, complete: Path) -> None:
-        """This is what is renamed to the output next: a later run has to know it for its own, even if we are killed right then."""
+        """Note what will be renamed to the output next, so that a later run knows it as its own even if this run is killed then."""
         self._append({"placing": _stamp(complete)})
 
     def results(self) -> Iterator[Results]:
@@ -109,7 +109,7 @@ class Workspace:
         self._journal.close()
 
     def remove(self) -> None:
-        """The output is written; nothing of the job is needed any more."""
+        """Remove the folder: the output is written, and nothing of the job is needed any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -129,7 +129,7 @@ class Workspace:
         self._send(self._folder / "journal")
 
     def _drop_unfinished(self) -> None:
-        """Keep the records up to the first part whose file is not what was written, and no file beyond."""
+        """Keep the records before the first part whose file is not what was written, and only the files of these parts."""
         for i, record in enumerate(self._journal.records):
             if "part" in record and not is_whole(self._part(record["part"]), record["bytes"], record["crc"]):
                 self._journal.keep(i)
@@ -153,7 +153,7 @@ def is_placed(output: Path, identity: dict[str, Any]) -> bool:
 
 
 def names_in(output: Path) -> str | None:
-    """A digest of the names of all that is in a folder; none of a file."""
+    """A hash of all names in a folder; None for a file."""
     if not output.is_dir():
         return None
     names = sorted(str(path.relative_to(output)) for path in output.rglob("*"))
@@ -161,7 +161,7 @@ def names_in(output: Path) -> str | None:
 
 
 def _stamp(output: Path) -> dict[str, Any]:
-    """Stays the same when the file is renamed, and differs between files."""
+    """Facts that stay the same when the file is renamed, and differ between files."""
     facts = output.stat()
     if output.is_dir():
         return {"inode": facts.st_ino, "names": names_in(output)}
@@ -169,12 +169,12 @@ def _stamp(output: Path) -> dict[str, Any]:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether both would be written down alike, to the type and the last bit: for Python, 1 == 1.0 == True, and 0.0 == -0.0."""
+    """Whether both are the same as JSON, types and bits included: for Python, 1 == 1.0 == True, and 0.0 == -0.0."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def marker_of(output: Path) -> Path:
-    """Says that the output is complete, and what it was made from: the same command again has nothing to do."""
+    """The file that says that the output is complete, and what it was made from: the same command again has nothing to do."""
     return output.with_name(f".{output.name}.predicted")
 
 
@@ -197,7 +197,7 @@ def holds_what_was_written(output: Path, marker: dict[str, Any]) -> bool:
 
 @contextmanager
 def writing(output: Path, why: str = "") -> Iterator[None]:
-    """What a disk refuses, as a finding."""
+    """Turn an error of the disk into a finding."""
     try:
         yield
     except OSError as error:

@@ -33,7 +33,7 @@ NOTES_KEY = "rankwise.modules"  # likewise: torch's notes about each module, mos
 SHARDING_KEY = (
     "DCP_SHARDING_INFO"  # written by torch.distributed.checkpoint's HuggingFaceStorageWriter: where in each tensor the file's part begins
 )
-RANK_FILE = re.compile(r"shard-(\d+)-model-\d+-of-\d+\.safetensors")  # that writer's name for one rank's parts; its other files hold whole tensors
+RANK_FILE = re.compile(r"shard-(\d+)-model-\d+-of-\d+\.safetensors")  # holds one rank's parts; that writer's other files hold whole tensors
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",

@@ -1,7 +1,7 @@
 """The file formats, one module each with its `FORMAT`. They are found by listing this folder: to add one, add its file.
 
-Begin with `npy`, the smallest. `rankwise.offline.format` says what a format is; reading and writing of texts, tables and arrays, which
-several formats share, is in `text_lines`, `table_reading`, `table_writing` and `array_writing` beside it.
+Begin with `npy`, the smallest. `rankwise.offline.format` says what a format is. Several formats share the reading and writing of texts,
+tables and arrays in `text_lines`, `table_reading`, `table_writing` and `array_writing` beside it.
 """
 
 from __future__ import annotations

@@ -20,17 +20,17 @@ _PIECE_BYTES = 16 << 20
 
 
 class ArrowSource(Source):
-    """The file is mapped, and a few megabytes at a time are copied out of it. Who looked at the mapping itself later than this would be
-    ended by the system (SIGBUS) where another process has cut the file short meanwhile."""
+    """The file is mapped, and a few megabytes at a time are copied out of it. A later look at the mapping itself would end this process
+    (SIGBUS) if another process had cut the file short meanwhile."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
         with _open(path) as reader:
             self._chosen = chosen_of(reader.schema, selection, path)
-            # from the headers of the record batches; a stream would have to be read, and old versions of pyarrow cannot tell
+            # counted in the headers of the record batches; a stream would have to be read, and old versions of pyarrow cannot count
             self.total = int(reader.count_rows()) if hasattr(reader, "count_rows") else None
         self.identity = file_identity(path)
-        self._sound: set[int] = set()  # record batches that were looked at
+        self._sound: set[int] = set()  # record batches that were checked
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         return batches_of_tables(self._tables(first_row), self._chosen, size, first_row)
@@ -68,7 +68,7 @@ class ArrowSource(Source):
 
 
 def _copied(table: Any) -> Any:
-    """The rows in memory of their own, without their neighbours; texts and bytes as views would bring all of these along."""
+    """A copy of these rows alone. Texts and bytes are made plain first, because views would bring all their neighbours along."""
     arrays = [plain(column) for column in table.columns]
     plainly = pa.RecordBatch.from_arrays(arrays, table.schema.names)
     written = pa.BufferOutputStream()
@@ -78,8 +78,8 @@ def _copied(table: Any) -> Any:
 
 
 def _check_sound(columns: list[Any]) -> None:
-    """Raises ArrowInvalid where it is damaged: Arrow believes what a file says of where a text or a list begins, and reading it there
-    would end the process. What a text holds is looked at later, row by row."""
+    """Raise ArrowInvalid if the data is damaged. Arrow trusts the offsets of texts and lists in a file, and a wrong one would end the
+    process. The texts themselves are checked later, row by row."""
     for column in columns:
         try:
             if not is_number(column.type):
@@ -90,7 +90,7 @@ def _check_sound(columns: list[Any]) -> None:
 
 
 def _open(path: Place) -> Any:
-    """All columns, for to choose some here would have the rest read as well, not mapped."""
+    """A reader of all columns: choosing some here would make Arrow read the rest as well, instead of mapping it."""
     mapped = path.open_arrow() if isinstance(path, Address) else pa.memory_map(os.fsencode(path))
     try:
         return pa.ipc.open_file(mapped)

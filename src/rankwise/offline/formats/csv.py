@@ -23,14 +23,14 @@ from rankwise.offline.values import EXACT, is_held_by_float, is_utf8
 from rankwise.offline.workspace import PredictError
 
 _SAMPLE = 100  # rows that decide whether a column holds numbers
-_BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refuses; no text that was decoded holds it
+_BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refuses; decoded text never has this character
 
-Fields = list[str] | Row  # of one record, or the row it has to be
-Line = tuple[bytes | None, int]  # with the byte behind it; None: it is too long
+Fields = list[str] | Row  # the fields of a record, or the failed row that it becomes
+Line = tuple[bytes | None, int]  # a line, and the byte behind it; None: the line is too long
 
 
 class CsvSource(LinesSource):
-    """Rows under a header line; `.tsv` has tabs. Only the columns that are wanted are looked at, and what is kept stays text."""
+    """Rows under a header line; `.tsv` has tabs. Only wanted columns are looked at, and kept columns stay text."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
         super().__init__(path)
@@ -61,9 +61,9 @@ class CsvSource(LinesSource):
             yield (fields if isinstance(fields, Row) else self._row(fields)), end
 
     def _records(self, position: int) -> Iterator[tuple[Fields, int]]:
-        """Each record and the byte behind it; blank lines are skipped. Where a quote is never closed, its line is one failed row, and the
-        next line is read anew."""
-        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is the limit of a record
+        """Each record, and the byte behind it; blank lines are skipped. If a quote is never closed, its line is one failed row, and reading
+        goes on at the next line."""
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is against attacks; our limit is that of a record
         while True:
             lines, taken = self._lines(position), list[Line]()
             reader = csv.reader(_texts(lines, taken), delimiter=self._delimiter, strict=True)
@@ -76,10 +76,10 @@ class CsvSource(LinesSource):
             yield TOO_LONG if line is None else Row(why="a quote at the start of a field that is not closed at the end of one"), position
 
     def _record(self, reader: Iterator[list[str]], lines: Iterator[Line], taken: list[Line]) -> list[str] | None:
-        """The next record; None where it cannot be read, or the file ends before it does.
+        """The next record; None if it cannot be read, or if the file ends first.
 
-        Text behind a closing quote is for a lenient reader to take where it stands in the record's first line. Further on, the quote
-        rather begins another field, and the one before was never closed.
+        A closing quote with text behind it is read leniently if it is in the record's first line. In a later line it rather begins another
+        field, and the quote before was never closed.
         """
         taken.clear()
         fields = _parsed(reader)
@@ -113,7 +113,7 @@ class CsvSource(LinesSource):
 
 
 def _texts(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
-    """The lines as text for the csv module, which takes as many as a record has. They are added to `taken`; an empty one ends the file."""
+    """The lines as text, of which the csv module takes as many as a record has. `taken` gets each line, and an empty one at the end."""
     for line, end in lines:
         taken.append((line, end))
         if line is None or end - taken[0][1] > MAX_LINE:
@@ -133,7 +133,7 @@ def _parsed(reader: Iterator[list[str]]) -> list[str] | None:
 
 
 def _conversion(header: str) -> str:
-    """What makes UTF-8 of a file whose first line is none, by the marks that other files begin with."""
+    """The command that makes UTF-8 of a file, guessed from the first bytes of its header line."""
     start = header.encode(errors="surrogateescape")
     if start.startswith(b"\x1f\x8b"):
         return "it is compressed: gunzip it first"
@@ -143,7 +143,7 @@ def _conversion(header: str) -> str:
 
 
 def _kind_of(texts: list[str]) -> Callable[[str], object]:
-    """Numbers, if most of the fields that are filled are; the others are bad rows then."""
+    """Numbers, if most of the filled fields are numbers; then rows with other fields fail."""
     filled = [text for text in texts if text]
     numbers: list[int | float] = []
     rounded = 0
@@ -160,17 +160,17 @@ def _kind_of(texts: list[str]) -> Callable[[str], object]:
 
 
 class _Rounded(ValueError):
-    """It is a number, and would become another one."""
+    """The text is a number, and floating point would change it."""
 
 
 def _number(text: str) -> int | float:
-    """An integer where it can be one of 64 bits."""
+    """An integer if 64 bits can hold it, otherwise floating point."""
     whole = _whole(text)
     return whole if whole is not None and -(1 << 63) <= whole < 1 << 63 else _float(text)
 
 
 def _float(text: str) -> float:
-    """Python takes 2024_01 and digits of all scripts for numbers."""
+    """Floating point, without what only Python takes for numbers: 2024_01, and digits of other scripts."""
     if "_" in text or not text.isascii():
         raise ValueError("not a number as files have them")
     number = float(text)
@@ -190,7 +190,7 @@ def _whole(text: str) -> int | None:
 
 
 def write_csv(parts: Parts, total: int, path: Path) -> None:
-    """One line per row; a vector takes a field for each of its numbers where all have one length, anything deeper is written as JSON."""
+    """Write one line per row. A vector takes a field for each number if all vectors have one length; deeper values are written as JSON."""
     widths = _widths(parts)
     header = ["row", *(field for name, width in widths.items() for field in ([f"{name}_{i}" for i in range(width)] if width else [name]))]
     if twice := [field for field, count in Counter(header).items() if count > 1]:
@@ -228,7 +228,7 @@ def _is_vector(value: Any) -> bool:
 
 
 def _line(fields: list[Any], delimiter: str) -> str:
-    """Python's own writer leaves a carriage return without quotes, and its reader then refuses the file."""
+    """Quotes fields itself: Python's writer leaves a carriage return without quotes, and its reader then refuses the file."""
     return delimiter.join("" if field is None else _quoted(str(field), delimiter) for field in fields) + "\n"
 
 

@@ -23,7 +23,7 @@ from rankwise.offline.workspace import PredictError
 
 
 class FolderSource(Source):
-    """All files below the folder; those whose name begins with a dot are left out, and Spark's mark that a folder is complete."""
+    """All files below the folder, without names that begin with a dot, and without Spark's mark that a folder is complete."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path if isinstance(path, Address) else path.resolve()
@@ -38,7 +38,7 @@ class FolderSource(Source):
             names = self._names[start : start + size]
             paths = [self._path.below(name) if isinstance(self._path, Address) else str(self._path / name) for name in names]
             broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_utf8(name)}
-            if not isinstance(self._path, Address):  # a pipe is waited for until somebody writes, and a device need not end
+            if not isinstance(self._path, Address):  # reading a pipe waits for a writer, and a device may have no end
                 broken |= {i: "it is a pipe, a device or a link to nothing" for i, path in enumerate(paths) if not os.path.isfile(path)}
             yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
 
@@ -52,8 +52,8 @@ def _files_below(folder: Place) -> list[str]:
 
 
 def _names_below(folder: str, prefix: str, above: frozenset[str]) -> Iterator[str]:
-    """Links to folders are followed, for many a dataset is made of them, but not back to one that we are in. A folder that cannot be
-    listed is an error: its files would be missing without a word."""
+    """Follow links to folders, which many datasets are made of, but not back to a folder that we are in. A folder that cannot be listed
+    raises, or its files would be missing without a word."""
     above |= {os.path.realpath(folder)}
     with os.scandir(folder) as found:
         for entry in found:
@@ -64,7 +64,7 @@ def _names_below(folder: str, prefix: str, above: frozenset[str]) -> Iterator[st
 
 
 def write_folder(parts: Parts, total: int, path: Path) -> None:
-    """Input `a/b.jpg` becomes `a/b.jpg.npy`, row 7 `00000007.npy`; several outputs have their names in front of `.npy`.
+    """Output for input `a/b.jpg` is `a/b.jpg.npy`, for row 7 `00000007.npy`; several outputs have their names in front of `.npy`.
 
     Numbers and arrays of numbers are `.npy`, everything else is `.json`; a null has no file.
     """
@@ -81,7 +81,7 @@ def write_folder(parts: Parts, total: int, path: Path) -> None:
 
 
 def _values(column: Column) -> Iterable[Any]:
-    """One per row: arrays and numbers with the type they have."""
+    """One value per row; arrays and numbers keep their types."""
     if not is_arrow(column):
         return list(column)
     if is_tensors(column):
@@ -94,7 +94,7 @@ def _values(column: Column) -> Iterable[Any]:
 
 def _write(folder: Path, stem: str, value: Any) -> None:
     array = np.asarray(None if isinstance(value, (list, dict, str)) else value)
-    is_array = array.dtype != object  # which is also what an integer beyond 64 bits becomes
+    is_array = array.dtype != object  # an integer beyond 64 bits becomes an object as well
     target = folder / f"{stem}.{'npy' if is_array else 'json'}"
     if os.path.isabs(stem) or ".." in Path(stem).parts:
         raise PredictError("RW834", f"{stem} would be written outside the folder")

@@ -14,8 +14,8 @@ from rankwise.offline.parts import column_names
 from rankwise.offline.row_batches import Row, Selection, is_fractional
 from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, plain_rows
 
-_MAX_DEPTH = 250  # of lists and objects in each other: whatever copies or writes them calls itself for each level
-_SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
+_MAX_DEPTH = 250  # of lists and objects in each other: code that copies or writes them calls itself for each level
+_SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a wanted column
 _KIND_ROWS, _KIND_BYTES = 100, 16 << 20  # how far to look for a fraction
 
 
@@ -26,7 +26,7 @@ class JsonLinesSource(LinesSource):
         self.take_for_fractional(self._find_fractional())
 
     def _find_fractional(self) -> frozenset[str]:
-        """Columns with a fraction in one of the first rows. JSON may say 1 for 1.0, and its type must not hang on the rows beside it."""
+        """Columns with a fraction in one of the first rows. JSON may say 1 for 1.0, and the type must not depend on the neighbouring rows."""
         rows = [row for row, _ in takewhile(lambda each: each[1] < _KIND_BYTES, islice(self._rows(0), _KIND_ROWS))]
         return frozenset(name for name in self._chosen[0] if any(is_fractional(row.values.get(name)) for row in rows))
 
@@ -72,7 +72,7 @@ def _kind(value: Any) -> str:
 
 
 def write_json_lines(parts: Parts, total: int, path: Path) -> None:
-    """One object per row; an output that a row has not is null."""
+    """Write one object per row; an output that a row does not have is null."""
     names = column_names(parts())
     with path.open("w", encoding="utf-8") as file:
         for row, values in plain_rows(parts(), names):

@@ -20,11 +20,11 @@ from rankwise.offline.workspace import PredictError
 
 
 class NpySource(Source):
-    """A batch is read when it is used."""
+    """One array; the rows of a batch are read when the batch is asked for."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._array = _RemoteArray(path) if isinstance(path, Address) else _local(path)
-        if not hasattr(self._array, "ndim"):  # numpy opens an archive, too
+        if not hasattr(self._array, "ndim"):  # numpy.load opens an archive, too
             raise UnreadableInput(f"{path} is an archive of arrays (.npz)", next=("save the one that is wanted: np.save(path, array)",))
         if self._array.ndim == 0:
             raise UnreadableInput(f"{path} holds a single number, not rows")
@@ -40,7 +40,7 @@ class NpySource(Source):
 
 
 def _local(path: Path) -> Any:
-    """Mapped only to see what it is: a mapped file that another process cuts short would end this one (SIGBUS)."""
+    """The array. It is mapped only to read its header: if another process cut a mapped file short, this process would end (SIGBUS)."""
     mapped = np.load(path, mmap_mode="r", allow_pickle=False)
     return _LocalArray(path, mapped) if isinstance(mapped, np.memmap) and mapped.nbytes else mapped
 
@@ -65,7 +65,7 @@ class _LocalArray:
             return columns.reshape(*reversed(self.shape[1:]), count).transpose()
 
     def _read(self, file: Any, first: int, count: int) -> Array:
-        """So many numbers from this one on, as they stand in the file."""
+        """The `count` numbers from `first` on, in the order of the file."""
         found = np.empty(count, self.dtype)
         file.seek(self._start + first * self.dtype.itemsize)
         view, at = found.view(np.uint8).data, 0
@@ -100,7 +100,7 @@ class _RemoteArray:
 
 
 def write_npy(parts: Parts, total: int, path: Path) -> None:
-    """The model's one output."""
+    """Write the model's one output; raises if it has several."""
     outputs = first_rows(parts)
     if len(outputs) > 1:
         summary = f".npy holds one output, the model has {len(outputs)}: {', '.join(outputs)}"

@@ -18,7 +18,7 @@ from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
 
 _PIECE_BYTES = 16 << 20
 _FEW_ROWS = 8192
-_READ_BYTES = 1 << 20  # at once from a column; without this it would be the whole column of a row group
+_READ_BYTES = 1 << 20  # read at once from a column; without this, a whole column of a row group is read
 
 
 class ParquetSource(Source):
@@ -36,7 +36,7 @@ class ParquetSource(Source):
 
     def _tables(self, first_row: int, size: int) -> Iterator[Any]:
         names, skip = names_of(self._chosen), first_row
-        most = max(_FEW_ROWS, 4 * size)  # who wants few rows, to try something, does not wait for many
+        most = max(_FEW_ROWS, 4 * size)  # a trial that wants few rows should not wait for many
         with _open(self._path) as file:
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
@@ -54,7 +54,7 @@ def _open(path: Place) -> Any:
 
 
 def _nbytes(group: Any, names: list[str]) -> int:
-    """The bytes of these columns; one of structs or lists is stored as several with longer names."""
+    """The bytes of these columns. A column of structs or lists is stored as several columns with longer names."""
     wanted = tuple(f"{name}." for name in names)
     columns = map(group.column, range(group.num_columns))
     return sum(column.total_uncompressed_size for column in columns if f"{column.path_in_schema}.".startswith(wanted))
@@ -71,9 +71,9 @@ def write_parquet(parts: Parts, total: int, path: Path) -> None:
 
 
 def _repeating(table: Any) -> list[str]:
-    """The columns, as Parquet calls them, that are smaller as a list of distinct values and numbers of these. For values that hardly
-    ever come twice, as most models' outputs are, that takes more room and most of the time of writing. The first rows decide, which are
-    the same however a job was interrupted."""
+    """The columns, by Parquet's names, that are smaller as a list of distinct values and indices into it. For values that hardly repeat, as
+    in most models' outputs, such a list takes more room and most of the time of writing. The first rows decide, because they are the
+    same however a job was interrupted."""
     sizes: list[dict[str, int]] = []
     for is_listed in (True, False):
         written = pa.BufferOutputStream()

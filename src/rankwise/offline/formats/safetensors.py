@@ -21,7 +21,7 @@ from rankwise.weights.tensor_records import Damaged, TensorRecord
 
 
 class SafetensorsSource(Source):
-    """A batch is read when it is used."""
+    """Tensors as columns; the rows of a batch are read when the batch is asked for."""
 
     def __init__(self, path: Place, selection: Selection) -> None:
         try:
@@ -55,14 +55,14 @@ class SafetensorsSource(Source):
 
 
 def _numbers(data: bytes, dtype: str) -> Array:
-    """bfloat16 and the kinds of float8, which numpy and files do not know, as float32, which holds each of their values exactly."""
+    """The numbers; bfloat16 and float8, which numpy and files do not know, become float32, which holds each of their values exactly."""
     if dtype == "bfloat16" or dtype.startswith("float8"):
         return np.frombuffer(data, getattr(ml_dtypes, dtype)).astype(np.float32)
     return as_array(np.frombuffer(data, np.dtype(dtype).newbyteorder("<")))
 
 
 def write_safetensors(parts: Parts, total: int, path: Path) -> None:
-    """One tensor per output; each is written in a pass of its own."""
+    """Write one tensor per output, each in a pass of its own over the results."""
     outputs = dict(sorted(first_rows(parts).items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
     for name, like in outputs.items():
         if like.dtype.name not in NAMES or name == "__metadata__":
