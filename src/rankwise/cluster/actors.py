@@ -1,4 +1,4 @@
-"""The actors: starts them, listens to each in a thread, replaces lost ones, decides which gets which task, and adds up their numbers."""
+"""The actors: starts them, listens to each in a thread, replaces lost ones, gives them tasks, and adds up their numbers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rankwise.pool.workers.fork_server import pause_s
 from rankwise.version import __version__
 
 log = logging.getLogger("rankwise.pool")
-_UNHEARD = 2  # messages on their way to an actor, where it has enough to do: what comes meanwhile travels together
-_FETCHING = 16  # large inputs on their way to an actor
-_TOGETHER = 8  # such inputs in one message, which arrives when all of them are there
-_LISTENING = 2  # calls that wait for answers, so that one is there when another comes back
-_MAX_EARLY = 3  # actors in a row that died before they were there
+_UNHEARD = 2  # messages on their way to a busy actor: tasks that come meanwhile travel together
+_FETCHING = 16  # large inputs that may be on their way to an actor
+_TOGETHER = 8  # large inputs in one message, which arrives when all of them have arrived
+_LISTENING = 2  # calls that wait for answers: another one waits while the answers of one are read
+_MAX_EARLY = 3  # actors in a row that may die before they are ready
 _END_S = 3.0
 _SUMMED = ("replicas", "loads", "evictions")  # numbers that only the actors know
-_SILENT_S = 60.0  # an actor says something every second; one that has said nothing for so long stands still
+_SILENT_S = 60.0  # an actor sends something every second; after so long without it, it counts as lost
 
 
 class _Call(NamedTuple):
@@ -42,7 +42,7 @@ class _Call(NamedTuple):
 
 
 class ActorHandle:
-    """One actor, and what it has been given. The engine's lock is held in all of this."""
+    """One actor, and what it has been given. All methods are called with the engine's lock held."""
 
     def __init__(self, number: int, placement: Placement, handle: Any) -> None:
         self.number, self.placement, self.handle = number, placement, handle
@@ -51,10 +51,10 @@ class ActorHandle:
         self.node, self.host, self.pid = placement.node, "", 0
         self.is_ready = False
         self.inflight: dict[int, TaskFuture] = {}
-        self.cannot: dict[int, BaseException] = {}  # models that could not be built there
-        self.numbers: dict[str, Any] = {}  # what it told of itself last
-        self._sent = self._fetching = 0  # messages, and large inputs that have not arrived
-        self._calls: deque[_Call] = deque()  # those not heard of yet
+        self.cannot: dict[int, BaseException] = {}  # models that could not be built there, with the error
+        self.numbers: dict[str, Any] = {}  # its latest statistics
+        self._sent = self._fetching = 0  # messages that were sent, and large inputs that have not arrived
+        self._calls: deque[_Call] = deque()  # messages whose arrival the actor has not confirmed
         self._next: list[tuple[int, TaskFuture]] = []
         self.thread: threading.Thread | None = None
 
@@ -75,7 +75,7 @@ class ActorHandle:
         self._fetching += bool(task.slots)
 
     def flush(self, now: float) -> None:
-        """What was added goes on its way: what is small in one message."""
+        """Send what was added: small tasks in one message."""
         for is_large, tasks in groupby(self._next, key=lambda entry: bool(entry[1].slots)):
             some = list(tasks)
             most = _TOGETHER if is_large else len(some)
@@ -100,24 +100,24 @@ class ActorHandle:
             self._fetching -= call.is_large * len(call.numbers)
 
     def failed_calls(self) -> list[tuple[list[int], Exception]]:
-        """Messages that never arrived, though the actor lives: what they carried could not be had there."""
+        """Messages that never arrived though the actor lives, because their inputs could not be fetched there; with the error."""
         ray, failed = membership.ray_module(), []
         for call in list(self._calls):
             if ray.wait([call.ref], timeout=0)[0]:
                 try:
                     ray.get(call.ref)
                 except ray.exceptions.RayActorError:
-                    pass  # is noticed by whoever listens
+                    pass  # the thread that listens to the actor notices this
                 except Exception as error:
                     failed.append((call.numbers, error))
         return failed
 
 
 class ActorSet:
-    """All of a pool. `start` and `remove` are called with the engine's lock held."""
+    """All actors of a pool. `start` and `remove` are called with the engine's lock held."""
 
     def __init__(self, engine: Any, spec: ActorSpec) -> None:
-        self._engine, self._spec = engine, spec  # a RayEngine: hears when an actor has arrived, has answers to take, or is lost
+        self._engine, self._spec = engine, spec  # a RayEngine, whose `arrived`, `take` and `lost` are called
         self._state: PoolState = engine.state
         self._ray = membership.ray_module()
         self._kind = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"in": 1, "out": 1})(PoolActor)
@@ -133,7 +133,7 @@ class ActorSet:
 
     @property
     def may_start(self) -> bool:
-        """Whether an actor may be started: not right after one that died before it was ready."""
+        """Whether an actor may be started now; after one that died before it was ready, there is a pause."""
         return time.monotonic() >= self._not_before
 
     def start(self, placement: Placement) -> None:
@@ -174,7 +174,7 @@ class ActorSet:
         self._state.settle()
 
     def close(self) -> None:
-        """Workers below an actor end with it."""
+        """End all actors; the workers below an actor end with it."""
         self.stopped.set()
         for actor in list(self.all):
             self._ray.kill(actor.handle)
@@ -201,7 +201,7 @@ class ActorSet:
             self._lose(actor, error)
 
     def _lose(self, actor: ActorHandle, error: Exception) -> None:
-        """Whatever it was: it is not to go on with what others will do now."""
+        """End the actor, whatever the error was: its tasks will run elsewhere, and it must not go on with them."""
         is_its_own = isinstance(error, self._ray.exceptions.ActorDiedError)
         if not self.stopped.is_set():
             try:
@@ -212,14 +212,14 @@ class ActorSet:
         self._engine.lost(actor, _told(error), is_its_own)
 
 
-AHEAD_S = 0.05  # work that an actor has been given: enough that it need not wait for us, little enough to be done again elsewhere
+AHEAD_S = 0.05  # seconds of work that an actor is given: it need not wait for us, and little has to be done again elsewhere
 MOST_AHEAD = 4000  # tasks
 QUANTUM = 64  # tasks of one model before the others get their turn
 
 
 class ActorScheduler:
-    """Which actor gets which task next: each worker something to do first, then enough that none waits for the driver. The engine's lock is
-    held in all of this."""
+    """Decides which actor gets which task next: first something for each worker, then so much that no worker waits for the driver. All
+    methods are called with the engine's lock held."""
 
     def __init__(self, state: PoolState, needs: dict[str, Resources], actors: ActorSet) -> None:
         self._state, self._scheduler, self._needs, self._actors = state, state.scheduler, needs, actors
@@ -228,7 +228,7 @@ class ActorScheduler:
         }
 
     def give_out(self) -> None:
-        """What waits, to actors that have room for it. It goes on its way with their next `flush`."""
+        """Give waiting tasks to actors that have room. An actor's next `flush` sends them."""
         ready = [actor for actor in self._actors.ready if actor.may_be_sent]
         if ready and self._scheduler.has_waiting:
             for is_ahead in (False, True):
@@ -244,7 +244,7 @@ class ActorScheduler:
                     progress |= self._give(actor, model, _most(actor, model, is_ahead), now)
 
     def _give(self, actor: ActorHandle, model: ModelState, most: int, now: float) -> bool:
-        """Some tasks of this model; one that was with an actor that died gets an actor to itself."""
+        """Give the actor some tasks of this model. A task that was with an actor that died gets an actor to itself."""
         given = 0
         while given < QUANTUM and len(actor.inflight) < most and not actor.is_exclusive:
             task = model.queue.peek()
@@ -277,7 +277,7 @@ class ActorScheduler:
 
 
 def _most(actor: ActorHandle, model: ModelState, is_ahead: bool) -> int:
-    """Tasks that may be with this actor, so that the next one of the model is sent as well."""
+    """How many tasks may be with this actor when another task of the model is sent to it."""
     least = actor.placement.workers * model.max_batch
     if not is_ahead:
         return least
@@ -286,13 +286,13 @@ def _most(actor: ActorHandle, model: ModelState, is_ahead: bool) -> int:
 
 
 def _check_version(host: str, version: str | None) -> None:
-    """Messages between two versions might be read as something else than was meant."""
+    """Raise if the node has another version of rankwise, which might read messages in another way."""
     if version != __version__:
         raise RuntimeError(f"node {host} has rankwise {version or 'of another version'}, and this program has {__version__}")
 
 
 def _told(error: Exception) -> str:
-    """The lines of Ray's long text that say something; of an exception at its start (rankwise may be missing there), the exception."""
+    """The useful lines of Ray's long text. If the actor failed at its start (rankwise may be missing there), the exception."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any("creation task" in line for line in lines[:1]):
         return f"it could not be started: {lines[-1]}"[:600]
@@ -305,7 +305,7 @@ def _is_of_node(error: Exception) -> bool:
 
 
 def cluster_stats(shown: dict[str, Any], actors: ActorSet, plan: str) -> dict[str, Any]:
-    """`shown`, what the driver knows of the pool, with what its actors know: as they told it last, a second ago at the most."""
+    """`shown`, what the driver knows of the pool, joined with the actors' latest statistics, which are at most a second old."""
     told = [actor.numbers["models"] for actor in actors.ready if actor.numbers]
     running = Counter(task.model.name for actor in actors.all for task in actor.inflight.values() if not task.is_over)
     workers: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The engine `ray`: queues tasks here, sends them to actors many at once, and settles each future once, whatever becomes of the actors."""
+"""The engine `ray`: queues tasks here, sends many at once to actors, and settles each future once, whatever happens to the actors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from rankwise.pool.schedule.state import ModelState, PoolPlan, Seat, any_seed, d
 from rankwise.pool.schedule.tasks import Task, TaskFuture
 
 log = logging.getLogger("rankwise.pool")
-MAX_KILLS = 3  # actors that may die while they run nothing but this input
-_WINDOW = 4096  # requests of a stream that are under way, where the caller did not say
+MAX_KILLS = 3  # actors that may die while they run only this input
+_WINDOW = 4096  # requests of a stream that are under way, if the caller gave no window
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
@@ -43,7 +43,7 @@ def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
             log.warning("%s; tasks wait for one that joins", unplaced)
         seed = any_seed() if options.seed is None else options.seed
         specs = {state.number: models[name].spec(name, state.device, derived(seed, "model", name)) for name, state in states.items()}
-        below = replace(options, max_queue=1 << 40, seed=None, address=None)  # the queue is here, and has its limit here
+        below = replace(options, max_queue=1 << 40, seed=None, address=None)  # no limit below: the queue is here, and so is its limit
         spec = ActorSpec(states_of(models, gpus), specs, below, seed, Placement(Resources(), 1, 1))
         return RayEngine(states, needs, spec, options, is_ours)
     except BaseException:
@@ -53,7 +53,7 @@ def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
 
 
 class RayState(PoolState):
-    """What the pool knows of its tasks, which are with actors instead of workers; what they hold is in the object store."""
+    """The state of a pool whose tasks are with actors instead of workers, and hold memory of Ray's object store."""
 
     actors: ActorSet
 
@@ -144,7 +144,7 @@ class RayEngine:
                 actor.handle.unload.remote(model.number)
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
-        """Ordinary memory: what is large is copied to the object store at `submit`, once for all nodes."""
+        """An array in ordinary memory; `submit` copies large arrays to the object store, once for all nodes."""
         if self.state.is_closing:
             raise self.state.closed()
         torch = torch_module() if as_tensor else None
@@ -166,19 +166,19 @@ class RayEngine:
             membership.disconnect()
 
     def forget_after_fork(self) -> None:
-        """The connection is the parent's."""
+        """The connection is the parent's, so only the state is marked."""
         self.state.forget_after_fork()
 
     # ---- for TaskFuture
 
     def help(self, task: TaskFuture, timeout: float | None) -> float | None:
-        """Does nothing: a caller cannot help, since the answers come to another thread."""
+        """Does nothing: a caller cannot help, because the answers come to another thread."""
         return timeout
 
     # ---- for the actors' threads
 
     def arrived(self, actor: ActorHandle) -> None:
-        """An actor is there and can be given something to do."""
+        """An actor has started and can be given tasks."""
         with self._lock:
             actor.is_ready = not self.is_closed
             self._actor_scheduler.spread_replicas()
@@ -207,7 +207,7 @@ class RayEngine:
         self.state.settle()
 
     def lost(self, actor: ActorHandle, why: str, is_its_own: bool) -> None:
-        """It is gone, with all that it was given. `is_its_own`: its process has died, on a node that lives."""
+        """The actor is gone, with all that it was given. `is_its_own`: its process died, while its node lives."""
         with self._lock:
             was_ready, actor.is_ready = actor.is_ready, False
             orphans = [task for task in actor.inflight.values() if not task.is_over]
@@ -261,14 +261,14 @@ class RayEngine:
         self.state.conclude(task, ok, value)
 
     def _cannot(self, actor: ActorHandle, model: ModelState, error: BaseException) -> None:
-        """This node cannot build it: a file may be missing there. Where none can, that is the model's end."""
+        """This node cannot build the model; a file may be missing there. If no node can, all tasks of the model fail."""
         error.add_note(f"rankwise: on node {actor.host}")
         actor.cannot[model.number] = error
         if not any(self._actor_scheduler.can_run(other, model) for other in self.actors.ready):
             self.state.break_model(model, error)
 
     def _run_again(self, orphans: list[TaskFuture], why: str, is_its_own: bool) -> None:
-        """Where its process died, each of these may have done it: from now on they run by themselves, until it is clear which one."""
+        """Queue a lost actor's tasks again. If its process died, any of them may be the cause, so each runs alone until that is clear."""
         for task in reversed(orphans):
             if is_its_own:
                 task.deaths += len(orphans) == 1
@@ -283,12 +283,12 @@ class RayEngine:
             else:
                 task.model.queue.push(task, front=True)
 
-    # ---- without it
+    # ---- without the lock
 
     def _read(self, task: TaskFuture, ok: bool, payload: Any, arrays: Any) -> tuple[bool, Any]:
         try:
             return ok, decode_value(payload, arrays, task.to_tensor) if ok else decode_error(payload, task.model.name)
-        except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
+        except Exception as error:  # the result cannot be read here: its class cannot be imported, say
             return False, error
 
     def _watch_deadlines(self) -> None:
@@ -304,11 +304,11 @@ class RayEngine:
                     self._changed.wait(1.0 if soonest is None else max(0.0, min(1.0, soonest - time.monotonic())))
 
     def _watch_nodes(self) -> None:
-        """Start actors for vacant placements and for nodes that have joined, until the pool is closed."""
+        """Start actors for missing placements and for nodes that have joined, until the pool is closed."""
         while not self.actors.stopped.wait(0.5):
             try:
                 wanted = self._placements_wanted()
-            except Exception as error:  # the cluster's head does not answer; what runs goes on
+            except Exception as error:  # the cluster's head does not answer; actors that run go on
                 log.warning("the Ray cluster does not tell its nodes: %s", error)
                 continue
             with self._lock:
@@ -327,7 +327,7 @@ class RayEngine:
 
 
 def _need(state: ModelState, options: PoolOptions) -> Resources:
-    """What a worker with this model needs, without the memory of a GPU, which Ray does not count."""
+    """The resources of a worker with this model, without the memory of a GPU, which Ray does not count."""
     return Resources(options.threads or 1, 1.0) if state.device == "cuda" else Resources(options.threads or 1, 0.0, state.nbytes)
 
 

@@ -15,7 +15,7 @@ from rankwise.pool.errors import PoolError, no_worker
 
 _LISTENS_S = 10.0
 _joined = threading.Lock()
-_pools = 0  # that are open and use a connection that one of them has made
+_pools = 0  # open pools that use a connection which one of them made
 
 
 def ray_module() -> Any:
@@ -26,7 +26,7 @@ def ray_module() -> Any:
 
 
 def connect(address: str | None) -> bool:
-    """Whether the connection is a pool's own. One that the program has made is used, and left alone at the end."""
+    """Connect; returns whether a pool made the connection. One that the program itself has made is used, and stays open at the end."""
     global _pools
     ray = ray_module()
     with _joined:
@@ -44,14 +44,14 @@ def connect(address: str | None) -> bool:
 
 
 def _check_listens(address: str | None) -> None:
-    """OSError at once where nobody listens; Ray itself would try for minutes."""
+    """Raise OSError at once if nothing listens there; Ray itself would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), _LISTENS_S).close()
 
 
 def _not_joined(address: str | None, error: BaseException) -> PoolError:
-    """There may be one that lets nobody in without its token, or has other versions: Ray's own words say which, the first cause last."""
+    """The error with Ray's own words, the first cause last: a cluster may refuse a missing token, or have other versions."""
     reasons = []
     cause: BaseException | None = error
     while cause is not None:
@@ -87,7 +87,7 @@ def _share(resources: Mapping[str, float]) -> Resources:
 
 
 def _free(alive: dict[str, Any]) -> dict[str, Any]:
-    """What is free of each node; where Ray does not tell (this name is not public), what each has."""
+    """The free resources of each node; if Ray does not tell (its function is private), all resources of each."""
     try:
         from ray._private.state import available_resources_per_node
     except ImportError:

@@ -1,9 +1,9 @@
 """What runs on a node: the actor, and how inputs and results travel to it and back.
 
-The actor is the engine of one machine, fed by Ray in as few calls as it can. A model runs in a worker process below it, as everywhere:
-what an input does to its worker is seen and judged there, with the same findings, and the actor goes on. Ray tells when it or its node
-is lost. What is small travels inside the message, arrays that are large through the object store: a place in a node of the encoding is
-then the number of an array that travels beside the message, an offset in it, and the bytes there.
+The actor is the engine of one machine, fed by Ray in as few calls as possible. A model runs in a worker process below it, as in any pool:
+what an input does to its worker is seen and judged there, with the same findings, and the actor goes on. Ray tells when the actor or its
+node is lost. Small values travel inside the message, large arrays through the object store. The place of such an array is then its
+number among the arrays that travel beside the message, an offset in it, and the number of bytes there.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from rankwise.pool.processes import Processes, staffed
 from rankwise.pool.schedule.state import ModelState
 from rankwise.version import __version__
 
-LARGE_BYTES = 64 << 10  # from here on an array is worth an object of its own
+LARGE_BYTES = 64 << 10  # an array of at least so many bytes becomes an object of its own
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
-_TELL_S = 1.0  # how often the numbers are told, also as a sign of life
+_TELL_S = 1.0  # how often statistics are sent, also as a sign of life
 _MOST = 2000  # answers in one message
-_GATHER_S = 0.002  # what else is done so soon travels with the first answer: a call costs more than most tasks
-_PATIENCE_S = 0.002  # between two looks whether the lane has room
+_GATHER_S = 0.002  # answers that come so soon travel with the first one: a call costs more than most tasks
+_PATIENCE_S = 0.002  # between two looks for room on the lane
 
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """What an actor is made from."""
+    """Everything that an actor is made from."""
 
     states: dict[str, ModelState]
     specs: dict[int, bytes]
@@ -67,26 +67,26 @@ class ActorSpec:
 
 
 class PoolActor:
-    """`run` takes tasks, `answers` gives what has become of them; each in a thread of its own."""
+    """`run` takes tasks, `answers` returns their results; each has a thread of its own."""
 
     def __init__(self, spec: ActorSpec) -> None:
         self._engine = _engine(spec)
-        become_like_the_caller(pickle.loads(next(iter(spec.specs.values()))))  # results may be of classes that are the caller's
+        become_like_the_caller(pickle.loads(next(iter(spec.specs.values()))))  # results may be of the caller's own classes
         self._states = list(self._engine.models.values())
         self._done: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
         self._given = self._answered = 0  # tasks
         self._calls, self._told, self._busy = 0, 0.0, [(0, 0.0)] * len(self._states)
 
     def begin(self) -> dict[str, Any]:
-        """Answered as soon as the actor is there: where that is, and what it understands."""
+        """Called first, and answered as soon as the actor has started: its node, host and process, and its version of rankwise."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "rankwise": __version__}
 
     def run(self, message: bytes, has_torch: bool, *arrays: np.ndarray[Any, Any]) -> None:
-        """Each task with the number of the first of the arrays that are its own. `has_torch`: the caller has imported it, so that
-        results may be tensors there, and pass through here as such; importing it takes seconds, so only where they will be."""
+        """Take tasks; each names the first of its own arrays. `has_torch`: the caller has imported torch, so results may be tensors, which
+        pass through this process. Importing torch takes seconds, so it is imported only if some will be."""
         tasks = marshal.loads(message)
         encoding.imports_torch = has_torch
         if has_torch and any(task[6] for task in tasks):
@@ -110,11 +110,11 @@ class PoolActor:
         self._engine.unload(self._states[model])
 
     def hold(self, model: int, replicas: int) -> None:
-        """It has the model so often, from now on."""
+        """Keep so many replicas of the model from now on."""
         self._states[model].replicas = replicas
 
     def answers(self) -> tuple[int, bytes, list[np.ndarray[Any, Any]], dict[str, Any] | None]:
-        """As soon as there is one: the calls of `run` that were heard so far, the answers, their large arrays, and now and then numbers."""
+        """Wait for answers: how many calls of `run` have arrived, the answers, their large arrays, and now and then statistics."""
         arrays: list[np.ndarray[Any, Any]] = []
         answers = []
         try:
@@ -123,7 +123,7 @@ class PoolActor:
             while True:
                 error = task.exception()
                 answers.append((number, *(encode_result(task.result(), arrays) if error is None else encode_error(error))))
-                del task, error  # or the memory of its result would be in use until the next one comes
+                del task, error  # or they would keep the result's memory until the next one comes
                 self._answered += 1
                 if len(answers) >= _MOST:
                     break
@@ -137,7 +137,7 @@ class PoolActor:
         self._done.put((number, task))
 
     def _encoded(self, node: Node, arrays: tuple[np.ndarray[Any, Any], ...], to_tensor: bool) -> EncodedInputs:
-        """As a caller of this machine would have packed it: large arrays on the lane, where every worker reads them in place."""
+        """The inputs as a caller on this machine would pack them: large arrays on the lane, where every worker reads them in place."""
         if is_small(node):
             return node, len(node[1][0][3]), (), to_tensor
         node, size, slots = self._engine.encoder.placed(
@@ -146,7 +146,7 @@ class PoolActor:
         return node, size, slots, to_tensor
 
     def _on_lane(self, data: np.ndarray[Any, Any]) -> Slot:
-        """Waits while what is under way may make room: nobody here could try again."""
+        """Write to the lane. Waits while open tasks may make room, because a caller could not try again here."""
         arena = self._engine.arena
         while (slot := arena.write(data)) is None:
             if rounded(data.nbytes) > arena.limit_bytes or not self._engine.has_open_tasks():
@@ -155,7 +155,7 @@ class PoolActor:
         return slot
 
     def _seconds(self) -> list[tuple[int, float]]:
-        """Tasks of each model since the last answer, and the seconds they took."""
+        """For each model, its tasks since the last answer and the seconds they took."""
         now = []
         for state in self._states:
             counted = self._engine.counters.of(state.name)
@@ -173,11 +173,11 @@ class PoolActor:
 
 
 def _engine(spec: ActorSpec) -> Processes:
-    """On what Ray has given this actor, whatever else the machine has."""
+    """The engine, with the resources that Ray has given this actor, not with all of the machine."""
     placement, options = spec.placement, spec.options
     has_gpu = placement.share.gpus > 0
     here = replace(this_machine(), cores=placement.workers * placement.threads, gpus=gpus() if has_gpu else (), why="as Ray has placed it")
-    if placement.node and placement.share.memory and options.memory is None:  # all that the node had free: nobody counts on the rest
+    if placement.node and placement.share.memory and options.memory is None:  # it is all that the node had free
         options = replace(options, memory={"cpu": placement.share.memory})
     seats = plan_workers(here, placement.workers, has_gpu, placement.threads, pin=False)
     return staffed(spec.states, spec.specs, seats, options, here, spec.seed)
@@ -187,7 +187,7 @@ def _engine(spec: ActorSpec) -> Processes:
 
 
 def encode(model: str, inputs: Sequence[Any], store: Callable[[Any], Any]) -> EncodedInputs:
-    """The inputs as a node; `store` puts an array into the object store and gives a reference, which the parcel holds."""
+    """The inputs as a node; `store` puts an array into the object store and returns a reference, which the encoded inputs hold."""
     refs: list[Any] = []
     try:
         node = pack(tuple(inputs), _beside(refs, store))
@@ -197,12 +197,12 @@ def encode(model: str, inputs: Sequence[Any], store: Callable[[Any], Any]) -> En
 
 
 def _beside(arrays: list[Any], store: Callable[[Any], Any] = lambda array: array) -> Put:
-    """For `pack`: what is large is added to these arrays, which travel beside the message."""
+    """For `pack`: large arrays are added to `arrays`, which travel beside the message."""
 
     def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
         if array.nbytes < LARGE_BYTES:
             return array.tobytes()
-        # Its bytes in order; numpy's own types say nothing that the node does not.
+        # Its bytes in order, without numpy's types: the node has the dtype.
         arrays.append(store(np.ascontiguousarray(array).reshape(-1).view(NUMPY["raw"])))
         return (len(arrays) - 1, 0, array.nbytes)
 
@@ -210,12 +210,12 @@ def _beside(arrays: list[Any], store: Callable[[Any], Any] = lambda array: array
 
 
 def with_arrays_moved(node: Node, arrays: Sequence[np.ndarray[Any, Any]], put: Callable[[np.ndarray[Any, Any]], Any]) -> Node:
-    """The same node with its bytes elsewhere: `put` gets them, and gives their new place."""
+    """The same node with its bytes elsewhere: `put` gets the bytes, and returns their new place."""
 
     def moved(leaf: Node) -> Node:
         if leaf[0] in ("T", "N", "P"):
             return (*leaf[:-1], put(_bytes_at(leaf[-1], arrays)))
-        if leaf[0] == "S":  # its items are in there, as nodes
+        if leaf[0] == "S":  # its items are inside, as nodes
             hollow, items = marshal.loads(_bytes_at(leaf[2], arrays).tobytes())
             data = np.frombuffer(marshal.dumps((hollow, [each_node(item, moved) for item in items]), 2), np.uint8)
             return ("S", len(data), put(data))
@@ -225,10 +225,10 @@ def with_arrays_moved(node: Node, arrays: Sequence[np.ndarray[Any, Any]], put: C
 
 
 def encode_result(value: Any, arrays: list[np.ndarray[Any, Any]]) -> tuple[bool, Any]:
-    """A result on its way back: as a node, with its large arrays added to these, which travel beside the message."""
+    """A result as a node; its large arrays are added to `arrays`, which travel beside the message."""
     try:
         return True, pack(value, _beside(arrays))
-    except Unsendable as error:  # came from the worker, so this is hardly seen
+    except Unsendable as error:  # rare, because the value came from a worker
         return encode_error(error)
 
 
@@ -238,7 +238,7 @@ def encode_error(error: BaseException) -> tuple[bool, Any]:
 
 
 def decode_value(node: Node, arrays: Sequence[np.ndarray[Any, Any]], to_tensor: bool) -> Any:
-    """What a result is for the caller: copies, which the caller may write to, whereas the object store's memory is everybody's."""
+    """The caller's result, with arrays copied, because the caller may write to it, and all processes share the object store's memory."""
 
     def get(place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
         data = bytearray(place) if type(place) is bytes else _bytes_at(place, arrays).copy()
@@ -250,12 +250,12 @@ def decode_value(node: Node, arrays: Sequence[np.ndarray[Any, Any]], to_tensor: 
 def decode_error(payload: tuple[bytes, str], model: str) -> BaseException:
     error = raised(payload, model)
     if not payload[1]:
-        error.__cause__ = None  # a finding: there is no traceback of the model's to show
+        error.__cause__ = None  # a finding has no traceback of the model
     return error
 
 
 def is_small(node: Node) -> bool:
-    """One array that fits a worker's message as it is."""
+    """Whether it is one array that fits a worker's message as it is."""
     place = node[1][0][3] if is_one_array(node) else None
     return type(place) is bytes and len(place) <= INLINE_BYTES
 

@@ -1,4 +1,4 @@
-"""Decides how many actors to start where, and with which resources, and who holds a model. Where no node is named, Ray chooses one."""
+"""Decides how many actors to start where, with which resources, and which actors hold a model. Without a named node, Ray chooses one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankwise.sizes import bytes_text
 
 @dataclass(frozen=True)
 class Resources:
-    """Cores, GPUs and memory: what a machine has, what is free of it, or what an actor asks for."""
+    """Cores, GPUs and memory: of a machine, of the free part of it, or of an actor's request."""
 
     cpus: float = 0.0
     gpus: float = 0.0
@@ -46,20 +46,20 @@ class Placement:
     share: Resources
     workers: int
     threads: int
-    node: str = ""  # empty: wherever Ray finds room
+    node: str = ""  # empty: Ray chooses
 
     def can_hold(self, need: Resources) -> bool:
-        """Whether a model that needs this can be there; its cores are those of a worker."""
+        """Whether a model with this need can be there; its cores are those of a worker, so they are not compared."""
         return self.share.gpus >= need.gpus and self.share.memory >= need.memory
 
 
 def fixed_placements(
     workers: int, needs: Sequence[Resources], nodes: Sequence[ClusterNode], present: Iterable[Placement]
 ) -> list[Placement]:
-    """So many actors of one worker each, less those that are there. Ray spreads them, and asks its autoscaler for machines where it has to.
+    """So many actors of one worker each, without those that exist. Ray spreads them, and asks its autoscaler for machines if it has to.
 
-    Each has memory for all models, so that it may keep them, or for the largest where no machine has that much. Where only some
-    models want a GPU, there is an actor with one for each GPU of the cluster, and the others do without.
+    Each has memory for all models, so that it may keep them; or for the largest model, if no machine has that much. If only some
+    models want a GPU, there is one actor with a GPU for each GPU of the cluster, and the others have none.
     """
     cpus = max(need.cpus for need in needs)
     on_gpu, on_cpu = [need for need in needs if need.gpus], [need for need in needs if not need.gpus]
@@ -79,7 +79,7 @@ def fixed_placements(
 
 
 def node_placements(needs: Sequence[Resources], nodes: Iterable[ClusterNode], taken: Iterable[str]) -> list[Placement]:
-    """One for each machine that has none yet and can hold a model: all that is free there, or without its GPUs where no model wants one."""
+    """One actor for each machine that has none yet and can hold a model: all that is free there, but GPUs only if a model wants one."""
     taken, threads = set(taken), int(max(need.cpus for need in needs))
     placements = []
     for node in nodes:
@@ -95,8 +95,8 @@ def node_placements(needs: Sequence[Resources], nodes: Iterable[ClusterNode], ta
 
 
 def check_placeable(needs: Mapping[str, Resources], nodes: Sequence[ClusterNode], workers: int | str) -> str:
-    """Raises where no machine has what a model needs, however idle. With a number of workers Ray knows what is wanted, and its autoscaler
-    may bring a machine: then it is only told."""
+    """Raise if no machine, however idle, has what a model needs. With a fixed number of workers, Ray's autoscaler may still bring such a
+    machine, so the message is only returned."""
     for model, need in needs.items():
         if any(node.all.holds(need) for node in nodes):
             continue
@@ -109,7 +109,7 @@ def check_placeable(needs: Mapping[str, Resources], nodes: Sequence[ClusterNode]
 
 
 def spread_replicas(wanted: int, given: Mapping[int, int], workers: Mapping[int, int]) -> dict[int, int]:
-    """How often each actor holds a model that there shall be `wanted` of: what was given stays, what is missing goes to the emptiest."""
+    """How often each actor holds a model of `wanted` replicas. Replicas that were given stay; missing ones go to the emptiest actors."""
     held = {actor: count for actor, count in given.items() if actor in workers}
     while sum(held.values()) < wanted:
         open_to = [actor for actor in workers if held.get(actor, 0) < workers[actor]]

@@ -40,8 +40,8 @@ class Recipe:
     address: str | None = None
 
     @property
+    def program(self) -> str:
         """The path of a `.pt2` program; empty if code builds the model."""
-        """The path of a `.pt2` program; empty for what is built by code."""
         return self.build if isinstance(self.build, str) and self.build.endswith(".pt2") else ""
 
 

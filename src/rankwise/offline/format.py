@@ -44,8 +44,8 @@ Parts = Callable[[], Iterable[Results]]  # gives the results of all batches, in 
 
 
 @dataclass(frozen=True)
+class Format:
     """One kind of file, or the folder."""
-    """One kind of file, or of folder."""
 
     suffixes: tuple[str, ...]  # "" is a folder
     read: Callable[[Place, Selection], Source]

@@ -28,8 +28,8 @@ _SHARE = 4  # at least so many batches per worker, so that all workers end toget
 
 
 @dataclass(frozen=True)
+class Trial:
     """One size that was tried: its speed, and how long a batch took."""
-    """One size: what it brought, and how long a batch took."""
 
     size: int
     rows_per_s: float

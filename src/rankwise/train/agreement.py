@@ -26,7 +26,7 @@ _ANSWER_S = 60.0
 
 
 def agree(assembly: Assembly, model: torch.nn.Module, visit: int) -> None:
-    """The stage before the first step: raise where the models differ, then take over rank 0's values."""
+    """The stage before the first step: raise if the models differ, then take over rank 0's values."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     described = [[name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in tensors]
     _compare(assembly, PARAMETERS, visit, described, find_different_models)
@@ -34,7 +34,7 @@ def agree(assembly: Assembly, model: torch.nn.Module, visit: int) -> None:
 
 
 def check_gradients(assembly: Assembly, model: torch.nn.Module, visit: int) -> None:
-    """The stage after the first backward: raise where the gradients differ."""
+    """The stage after the first backward: raise if the gradients differ."""
     module: Any = getattr(model, "module", model)
     named = [(name, parameter.grad) for name, parameter in module.named_parameters() if parameter.requires_grad]
     described = [[name, None if gradient is None else digest_of(gradient)] for name, gradient in named]
@@ -42,7 +42,7 @@ def check_gradients(assembly: Assembly, model: torch.nn.Module, visit: int) -> N
 
 
 def _compare(assembly: Assembly, stage: Stage, visit: int, described: Described, judge: Any) -> None:
-    """Compare digests between all ranks; where they differ, one rank of the many and one of the few send everything."""
+    """Compare digests between all ranks. If they differ, one rank of the majority and one of the minority send everything."""
     text = json.dumps(described)
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     notes = assembly.pass_stage(stage, stage.limit_s or 300.0, note=digest, visit=visit)["notes"]
@@ -63,7 +63,7 @@ def _compare(assembly: Assembly, stage: Stage, visit: int, described: Described,
 
 
 def find_different_models(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
-    """The first parameter or buffer that is not the same on the two ranks, both sides of it, and who has which."""
+    """Name the first parameter or buffer that differs between the two ranks, with both sides of it, and which ranks have which."""
     number, left, right = next((i, a, b) for i, (a, b) in enumerate(itertools.zip_longest(theirs, own), 1) if a != b)
     counts = f"; rank {many} has {len(theirs)} parameters and buffers, rank {few} {len(own)}" if len(theirs) != len(own) else ""
     sides = f"{_tensor_text(left)} on rank {many} and {_tensor_text(right)} on rank {few}"
@@ -71,7 +71,7 @@ def find_different_models(many: int, theirs: Described, few: int, own: Described
 
 
 def find_different_gradients(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
-    """The first gradient that is missing on one of the two ranks, which explains most, else the first of another value."""
+    """Name the first gradient that one of the two ranks lacks, which explains most; otherwise the first with another value."""
     different = [(a, b) for a, b in zip(theirs, own) if a != b]
     left, right = next(((a, b) for a, b in different if (a[1] is None) != (b[1] is None)), different[0])
     if left[1] is None or right[1] is None:
@@ -84,19 +84,19 @@ def find_different_gradients(many: int, theirs: Described, few: int, own: Descri
 
 
 def digest_of(tensor: torch.Tensor) -> str:
-    """A digest of the tensor's bits; the device it is on makes no difference."""
+    """A digest of the tensor's bits, the same on any device."""
     flat = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
     data = flat.contiguous().cpu().reshape(-1).view(torch.uint8)
     return hashlib.blake2b(data.numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def broadcast_all(tensors: Iterable[torch.Tensor]) -> None:
-    """Rank 0's values on every rank."""
+    """Copy rank 0's values to every rank."""
     own = list(tensors)
     flat = [tensor.reshape(-1).view(torch.uint8) for tensor in own]  # as bytes: not every backend knows every dtype
     _broadcast_coalesced(dist.distributed_c10d._get_default_group(), flat, _BUCKET_BYTES, 0)
     for tensor, values in zip(own, flat):
-        tensor.copy_(values.view(tensor.dtype).view_as(tensor))  # where it is not contiguous, `reshape` has made a copy
+        tensor.copy_(values.view(tensor.dtype).view_as(tensor))  # `reshape` has made a copy of a tensor that is not contiguous
 
 
 def _tensor_text(described: list[Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""A process group of one: every collective has its answer already, so no socket is opened and no device is asked."""
+"""A process group of one rank: every collective has its answer already, so it opens no socket and uses no device."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 NAME = "rankwise_alone"
-_Group: Any = dist.ProcessGroup  # its stub asks for overloads that a group of one has no use for
+_Group: Any = dist.ProcessGroup  # torch's stub demands overloads that a group of one does not need
 
 
 def _done(result: Any) -> Any:
-    """Work that was finished before anyone asked."""
+    """Work that is finished already."""
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(result)
     return _create_work_from_future(future)
 
 
 class AloneGroup(_Group):  # type: ignore[misc]
-    """What torch.distributed asks of a group, answered for one rank."""
+    """The methods that torch.distributed calls on a group, for one rank."""
 
     def getBackendName(self) -> str:
         return NAME
 
     @property
     def group_name(self) -> str:
-        """What device meshes, and with them FSDP, ask for; torch itself knows it of its own groups only."""
+        """Asked by device meshes, and so by FSDP; torch itself knows this name for its own groups only."""
         return str(dist.distributed_c10d._world.pg_names[self])
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
@@ -73,7 +73,7 @@ class AloneGroup(_Group):  # type: ignore[misc]
 
 
 def start_alone() -> None:
-    """Make this process a group of one, on memory alone."""
+    """Make this process a group of one, with a store in memory."""
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, lambda store, rank, world_size, timeout: AloneGroup(rank, world_size), devices=["cpu", "cuda"])
     dist.init_process_group(NAME, store=HashStore(), rank=0, world_size=1)

@@ -1,4 +1,4 @@
-"""Keeps the ranks in step through the stages: a stage is passed when all have said so, and when one cannot go on, all are told.
+"""Leads the ranks through the stages: a stage is passed when all ranks have said so, and when one cannot go on, all are told.
 
 The first rank that knows the outcome of a stage writes it to the store, for all. A rank that cannot go on writes its report, waits for
 the ranks that can still report, and only then leaves; the rank whose process holds the store leaves last.
@@ -41,9 +41,9 @@ class Assembly:
         self._opened, self._place, self._info = opened, place, info
         self._store = opened.client
         self._store.find_loss = self._find_loss
-        self._name = ""  # of this attempt: the leader's id
-        self.infos: list[RankInfo] = []  # who is here, once all have registered
-        self.notes: list[Finding] = []  # what differs without being in the way
+        self._name = ""  # of this attempt: rank 0's id
+        self.infos: list[RankInfo] = []  # the facts about all ranks, once all have registered
+        self.notes: list[Finding] = []  # harmless differences between the ranks
         self._stage: Stage = REGISTRATION
         self._is_over = False
         self._looked_at, self._gone = 0.0, set[int]()
@@ -71,9 +71,9 @@ class Assembly:
     def pass_stage(
         self, stage: Stage, timeout_s: float, is_done: Callable[[], bool] = lambda: True, note: str = "", visit: int = 0
     ) -> dict[str, Any]:
-        """Say that this rank is through and wait for all others; returns what the last one published.
+        """Say that this rank is through, and wait for all others; returns the outcome, which the last rank published.
 
-        `is_done` is asked again and again until then, and may raise a StartError that all shall hear."""
+        `is_done` is asked again and again until then. It may raise a StartError, which then all ranks raise."""
         self._stage, problem = stage, None
         base = f"rankwise/{self._name}/{stage.name}{visit or ''}"
         deadline = time.monotonic() + timeout_s
@@ -113,7 +113,7 @@ class Assembly:
             self._store.put_first(base, json.dumps({"notes": notes}))
 
     def _find_absent(self, base: str) -> Finding | None:
-        """Ranks that will never do what the others wait for: looked for now and then."""
+        """Now and then, look for ranks that will never do what the others wait for."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_EVERY_S:
             return None
@@ -129,13 +129,13 @@ class Assembly:
         return None
 
     def _left(self, base: str) -> list[RankInfo]:
-        """Ranks that have closed their session, but not because all were through."""
+        """Ranks that have left their session before all ranks were through."""
         key = f"rankwise/{self._name}/left"
         left = [info for info in self.infos if self._store.look(f"{key}/{info.rank}") is not None] if self._store.add(key, 0) else []
         return left if left and self._store.look(base) is None else []
 
     def _ended(self) -> list[RankInfo]:
-        """Ranks of this host whose process is gone; each had a moment to say itself why, and that counts before this."""
+        """Ranks of this host whose process is gone, on the second look: if a rank has reported an error of its own, that counts."""
         neighbours = [info for info in self.infos if info.host == self._info.host and info.rank != self._info.rank]
         before, self._gone = self._gone, {info.pid for info in neighbours if not psutil.pid_exists(info.pid)}
         return [info for info in neighbours if info.pid in before & self._gone]
@@ -149,22 +149,22 @@ class Assembly:
         return self._info.rank
 
     def post(self, key: str, value: str) -> None:
-        """Leave something for the others of this attempt."""
+        """Write a value for the other ranks of this attempt."""
         self._store.put(f"rankwise/{self._name}/{key}", value)
 
     def read(self, key: str, timeout_s: float) -> str | None:
-        """What another rank has posted; None if it has not within the time."""
+        """The value that another rank has posted; None if it has not in time."""
         return self._store.wait(f"rankwise/{self._name}/{key}", time.monotonic() + timeout_s)
 
     @property
     def connection(self) -> Store:
-        """A connection of its own below the name of this attempt, for the process group: it blocks on it."""
+        """A second connection, below this attempt's name, for the process group, which blocks it while it waits."""
         return PrefixStore(f"rankwise/{self._name}/group", self._opened.connect())
 
     # -- telling and leaving --------------------------------------------------------------------------------------------------
 
     def stop(self, finding: Finding) -> NoReturn:
-        """Report here, say so, wait for the ranks that can still report, and only then leave with the finding."""
+        """Log the finding, wait until all ranks that can still report have done so, leave, and raise it."""
         error = StartError(finding)
         at = f"{self._info.rank} ({self._info.host})"
         logger.error("rank %s: start-up failed, not passed: %s. %s %s", at, STAGE_NAMED[finding.stage].done, finding.code, finding.summary)
@@ -175,11 +175,11 @@ class Assembly:
             self._store.wait(f"{heard}/all", time.monotonic() + _HEAR_S)
             self.leave()
         except StoreLost:
-            pass  # the store is gone, and nothing is left to wait for
+            pass  # the store is gone, so there is nothing to wait for
         raise error
 
     def leave(self) -> None:
-        """Say goodbye; the rank that holds the store waits for the others' goodbyes, so that nobody finds it gone."""
+        """Say goodbye. The rank that holds the store waits for the others' goodbyes, so that no rank finds the store gone."""
         if self._is_over:
             return
         self._is_over = True
@@ -197,10 +197,10 @@ class Assembly:
             pass
 
     def note_failure(self, error: BaseException) -> None:
-        """Which rank failed first: told to the others while their own errors, which follow from it, are still on their way."""
+        """Tell the others if this rank failed first, because their own errors will only follow from this one; or note which rank did."""
         if isinstance(error, SystemExit) and not error.code:
             return
-        error._rankwise_failed_at = time.monotonic()  # type: ignore[attr-defined]  # read by spawn
+        error._rankwise_failed_at = time.monotonic()  # type: ignore[attr-defined]  # `spawn` reads it
         key = f"rankwise/{self._name}/failed"
         try:
             if self._store.add(key, 1) == 1:
@@ -211,11 +211,11 @@ class Assembly:
             elif (first := self._store.look(f"{key}/first")) is not None:
                 error.add_note(f"rankwise: this is not where it began: {first} failed first")
         except StoreLost:
-            pass  # the store went with the rank that failed first
+            pass  # the store ended with the rank that failed first
 
     @contextmanager
     def _told_if_interrupted(self, tell: Callable[[Finding], None]) -> Iterator[None]:
-        """A rank that leaves by an exception of its own, or by Ctrl-C, tells the ranks that would wait for it."""
+        """Tell the other ranks, which would wait, if this rank leaves by an exception of its own or by Ctrl-C."""
         try:
             yield
         except StartError:
@@ -229,7 +229,7 @@ class Assembly:
             raise
 
     def _publish(self, base: str, finding: Finding, num_present: int | None = None) -> None:
-        """The first outcome counts, for everybody."""
+        """Publish an outcome; the first one that any rank publishes counts for all."""
         outcome = {"finding": finding.to_dict(), "present": self._num_present if num_present is None else num_present}
         self._store.put_first(base, json.dumps(outcome))
 

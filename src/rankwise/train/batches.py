@@ -1,4 +1,4 @@
-"""What can be done to a batch without knowing what is in it: move it to a device, cut it short, count its samples."""
+"""Works on batches of any content: moves them to a device, empties them, counts their samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankwise.errors import UsageError
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The batch with its tensors on the device; what else knows how to move (a graph, a PackedSequence) does it itself."""
+    """The batch with its tensors on the device. Other objects with a `to` (a graph, a PackedSequence) move themselves."""
 
     def move_other(leaf: Any) -> Any:
         return leaf.to(device) if hasattr(leaf, "to") else leaf
@@ -23,7 +23,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 def emptied(batch: Any, num_rows: int) -> Any:
-    """The batch of so many samples with none left in it, shapes and types kept."""
+    """The batch of `num_rows` samples with none left in it; shapes and types stay."""
     is_cut = False
 
     def cut(rows: Any) -> Any:
@@ -44,7 +44,7 @@ def emptied(batch: Any, num_rows: int) -> Any:
     if is_cut:
         return rest
     if isinstance(batch, (list, tuple)) and len(batch) == num_rows:
-        return batch[:0]  # samples as they are, one behind the other
+        return batch[:0]  # a plain list of samples
     raise _not_emptied("nothing in it that has rows", num_rows)
 
 
@@ -59,7 +59,7 @@ def _not_emptied(what: str, num_rows: int) -> UsageError:
 
 
 def num_samples_in(batch: Any) -> int:
-    """What all tensors in the batch have as their length, as PyTorch's own collation lays it out, and lists of words or numbers too."""
+    """The common length of all tensors in the batch, as PyTorch's collation makes them, and of lists of words or numbers."""
     lengths = set(_lengths(batch))
     if len(lengths) == 1:
         return lengths.pop()
@@ -81,7 +81,7 @@ def _lengths(batch: Any) -> Iterator[int]:
 
 
 def _is_per_sample(batch: Any) -> bool:
-    """What collation makes of one word or number per sample."""
+    """Whether it is what collation makes of one word or number per sample."""
     return isinstance(batch, (list, tuple)) and bool(batch) and all(isinstance(item, (str, bytes, int, float)) for item in batch)
 
 
@@ -96,7 +96,7 @@ def _mapped(
             return change(leaf) if leaf.dim() else leaf
         if _is_per_sample(leaf):
             return change_words(leaf)
-        if isinstance(leaf, MutableMapping):  # what tokenizers return is not a dict, and holds more than its items
+        if isinstance(leaf, MutableMapping):  # tokenizers return a mapping that is not a dict, and has more than its items
             leaf = copy.copy(leaf)
             leaf.update({key: _mapped(value, change, change_words, change_other) for key, value in leaf.items()})
         return change_other(leaf)

@@ -1,4 +1,4 @@
-"""The state of a training in plain tensors, numbers and containers, and whether a saved state fits what it is loaded into."""
+"""Takes the state of a training as plain tensors, numbers and containers; checks whether a saved state fits what it is loaded into."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankwise.train.sample_plan import mixed_seed
 
 
 def rng_state() -> dict[str, Any]:
-    """The random generators of this rank: torch's, the current GPU's, Python's and numpy's."""
+    """The states of this rank's random generators: torch's, the current GPU's, Python's and numpy's."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     state = {
         "torch": torch.get_rng_state(),
@@ -44,7 +44,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 
 def seed_rng(*numbers: int) -> None:
-    """Seed all random generators, for a rank that was not there when the checkpoint was written, and for worker processes."""
+    """Seed all random generators: of a rank that did not exist when the checkpoint was written, and of worker processes."""
     seed = mixed_seed(*numbers)
     torch.manual_seed(seed)
     random.seed(seed)
@@ -52,17 +52,17 @@ def seed_rng(*numbers: int) -> None:
 
 
 def on_cpu(thing: Any, *, copy: bool) -> Any:
-    """The same containers with tensors on the CPU, copied if asked; tensors that shared their memory share it again."""
+    """The same containers with tensors on the CPU, copied if asked for; tensors that shared memory share it again."""
     seen: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if not copy and type(tensor) is torch.Tensor and tensor.is_cpu and not tensor.requires_grad and _is_whole(tensor):
-            return tensor  # as it is: of most tensors nothing else need be asked, and there may be many thousand
+            return tensor  # most tensors leave here; there may be many thousand
         if not _has_own_memory(tensor):
-            return tensor  # refused by check_plain
+            return tensor  # check_plain refuses it
         if not tensor.numel() or _is_around_others(tensor):
             return _alone(tensor.detach(), copy)
-        tensor = tensor.detach().as_subclass(torch.Tensor)  # one of a user's class could not be loaded again
+        tensor = tensor.detach().as_subclass(torch.Tensor)  # a tensor of a user's class could not be loaded again
         place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         key = (*place, tensor.is_conj(), tensor.is_neg())
         if key not in seen:
@@ -73,12 +73,12 @@ def on_cpu(thing: Any, *, copy: bool) -> Any:
 
 
 def plain_numbers(thing: Any) -> Any:
-    """The same containers and tensors with numpy's numbers as Python's own."""
+    """The same containers and tensors, with numpy's numbers made Python's own."""
     return _rebuilt(thing, lambda tensor: tensor)
 
 
 def check_plain(state: Any) -> None:
-    """Raise what `torch.load(weights_only=True)` would raise; of plain tensors and numbers that is known, only the rest is tried."""
+    """Raise what `torch.load(weights_only=True)` would raise. Plain tensors and numbers are known to load, so only the rest is tried."""
     rest: list[Any] = []
     _gather_rest(state, rest)
     if rest:
@@ -104,7 +104,7 @@ def _gather_rest(thing: Any, rest: list[Any]) -> None:
 
 
 def first_not_plain(thing: Any, where: str = "state") -> str:
-    """Where in a state that cannot be loaded again its first object of another class is, and of which; empty if none is found."""
+    """The place and type of the first object in a state that `torch.load(weights_only=True)` refuses; empty if none is found."""
     if type(thing) in _PLAIN:
         return ""
     if isinstance(thing, dict) or type(thing) in (list, tuple):
@@ -117,8 +117,8 @@ _PLAIN = (torch.Tensor, nn.Parameter, DTensor, int, float, complex, bool, str, b
 
 
 def same_weights(one: Mapping[str, Any], other: Mapping[str, Any], model: nn.Module | None = None) -> bool:
-    """Whether two state dicts hold the same bits; only tensors are compared, and no buffers of the model: a step that was skipped
-    has left running statistics behind."""
+    """Whether two state dicts hold the same bits. Only tensors are compared, without the model's buffers: a skipped step has already
+    changed running statistics."""
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)} if model else ()
     ours, theirs = (
         {name: value for name, value in side.items() if isinstance(value, torch.Tensor) and name not in buffers} for side in (one, other)
@@ -133,7 +133,7 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _alone(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
-    """torch saves the whole memory a tensor is a part of, so a part is copied out."""
+    """The tensor with memory of its own, because torch saves all of the memory that a tensor is a part of."""
     is_part = tensor.layout == torch.strided and not _is_whole(tensor)
     return tensor.to("cpu", copy=True) if copy or is_part else tensor.cpu()
 
@@ -149,7 +149,7 @@ def _check_memory(tensor: torch.Tensor) -> None:
 
 
 def _is_around_others(tensor: torch.Tensor) -> bool:
-    """Such as DTensor: where its values are it does not say."""
+    """Whether it only wraps other tensors, as DTensor does: then it has no address of its own."""
     return type(tensor) not in (torch.Tensor, nn.Parameter) and not tensor.data_ptr()
 
 
@@ -158,17 +158,17 @@ def _has_own_memory(tensor: torch.Tensor) -> bool:
 
 
 def _rebuilt(thing: Any, changed: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same containers around the changed tensors. What a module notes about its format stays with its state dict."""
+    """The same containers around the changed tensors. A module's notes about its format stay with its state dict."""
     if isinstance(thing, torch.Tensor):
         return changed(thing)
-    if isinstance(thing, np.generic):  # a schedule written with numpy, a metric: torch.load(weights_only=True) takes none of them
+    if isinstance(thing, np.generic):  # a schedule written with numpy, a metric: torch.load(weights_only=True) refuses these
         return thing.item()
     if isinstance(thing, dict):
         plain = {key: _rebuilt(value, changed) for key, value in thing.items()}
         if (notes := getattr(thing, "_metadata", None)) is None:
             return plain
         noted = OrderedDict(plain)
-        noted._metadata = OrderedDict(notes)  # type: ignore[attr-defined]  # where torch itself keeps it
+        noted._metadata = OrderedDict(notes)  # type: ignore[attr-defined]  # where torch keeps it
         return noted
     if isinstance(thing, tuple) and hasattr(thing, "_make"):
         return thing._make(_rebuilt(value, changed) for value in thing)
@@ -178,7 +178,7 @@ def _rebuilt(thing: Any, changed: Callable[[torch.Tensor], torch.Tensor]) -> Any
 
 
 def find_misfit(name: str, thing: Any, state: dict[str, Any], path: Path) -> Finding | None:
-    """What does not fit; None if it does."""
+    """The finding about a part of the state that does not fit; None if it fits."""
     if name not in state:
         saved = ", ".join(key for key in state if key not in ("rng", "rankwise"))
         return misfit(f"{path} holds no {name}", f"it holds {saved}")
@@ -194,7 +194,7 @@ def find_misfit(name: str, thing: Any, state: dict[str, Any], path: Path) -> Fin
 
 
 def find_order_misfit(name: str, model: nn.Module, state: dict[str, Any], path: Path) -> Finding | None:
-    """Where parameters of the same names come in another order: an optimizer's state, which goes by order, would be given to others."""
+    """A finding if parameters come in another order: an optimizer's state goes by order, so it would be given to other parameters."""
     now = [key for key, parameter in model.named_parameters() if parameter.requires_grad and key in state[name]]
     own = set(now)
     then = [key for key in state[name] if key in own]
@@ -206,7 +206,7 @@ def find_order_misfit(name: str, model: nn.Module, state: dict[str, Any], path: 
 
 
 def find_names_misfit(own: dict[str, Any], saved: Mapping[str, torch.Size | None], path: Path) -> Finding | None:
-    """Names that only one side has, and shapes that differ; `saved` has the shape of each tensor by its name."""
+    """A finding about names that only one side has, or shapes that differ; `saved` has the shape of each tensor by its name."""
     missing, unknown = [key for key in own if key not in saved], [key for key in saved if key not in own]
     if missing or unknown:
         parts = [f"without {listed(missing)}"] if missing else []

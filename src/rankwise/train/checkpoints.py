@@ -1,4 +1,4 @@
-"""Checkpoints: save everything a training needs to go on, and go on, on the same number of ranks or another."""
+"""Checkpoints: save everything that a training needs to go on, and go on, on the same number of ranks or another."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger("rankwise.train")
 
 _RESERVED = {"rng", "rankwise"}
 _BY_RANK = "rankwise_by_rank"
-_SHARDED = ("model", "optimizer")  # what all ranks write with sharded=True
+_SHARDED = ("model", "optimizer")  # the things that all ranks write with sharded=True
 
 
 class Checkpoints:
@@ -61,12 +61,12 @@ class Checkpoints:
         checkpoints.save(step.count)
     ```
 
-    All ranks call its methods; rank 0 writes. With `asynchronous=True` it writes beside the training, from a copy; `wait` (or leaving
-    `with`) makes sure of it. With `sharded=True` all ranks write their part with `torch.distributed.checkpoint`.
+    All ranks call its methods; rank 0 writes. With `asynchronous=True` it writes a copy beside the training; `wait` (or leaving
+    `with`) waits for that. With `sharded=True` all ranks write their part with `torch.distributed.checkpoint`.
     """
 
     def __init__(self, folder: str | Path, *, keep: int = 3, asynchronous: bool = False, sharded: bool = False, **things: Any) -> None:
-        if re.match(r"\w+:/", str(folder)):  # of which a path would be made, in the working directory
+        if re.match(r"\w+:/", str(folder)):  # Path would make a folder of it, in the working directory
             summary = f"{folder} is an address, and checkpoints are written to folders"
             raise UsageError(summary, next=("a folder that all nodes see, and a copy of checkpoints.latest() behind each save",))
         if "model" not in things:
@@ -84,12 +84,12 @@ class Checkpoints:
             own = "all ranks write what is called model= and optimizer=; a second model needs a Checkpoints of its own"
             step = own if sharded else "Checkpoints(…, sharded=True)"
             raise UsageError(f"{', '.join(parts)} is in parts on several ranks", why=why, next=(step,))
-        self.folder, self.keep = Path(folder).absolute(), keep  # a program may change its working directory
+        self.folder, self.keep = Path(folder).absolute(), keep  # absolute, because a program may change its working directory
         self.asynchronous, self.sharded = asynchronous, sharded
         self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
         self._things = things
         self._is_first, self._has_resumed = True, False
-        self._damaged: list[Saved] = []  # what resume() passed over, on rank 0
+        self._damaged: list[Saved] = []  # checkpoints that resume() passed over, on rank 0
         self._writer: ThreadTask[Finding | None] | None = None
 
     def resume(self) -> int:
@@ -108,7 +108,7 @@ class Checkpoints:
         return saved.step
 
     def save(self, step: int) -> bool:
-        """Write a checkpoint of this step; False, and a finding, if that failed. The training can go on in either case."""
+        """Write a checkpoint of this step. If that fails, returns False and adds to `findings`; the training can go on in either case."""
         if not isinstance(step, int) or step < 0:
             raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
@@ -148,14 +148,14 @@ class Checkpoints:
             self._settle(self._join(), is_logged=True)  # other ranks may never come to wait
 
     def _gather(self) -> tuple[list[Any], dict[str, Any]]:
-        """What rank 0 has to get from the others: the random generators of all ranks, and their places in what each reads on its own."""
+        """What rank 0 needs from the others: all ranks' random generators, and their places in what each rank reads on its own."""
         for thing in self._things.values():
             if isinstance(thing, ZeroRedundancyOptimizer):
                 thing.consolidate_state_dict(to=0)
         mine = {name: thing.state_dict() for name, thing in self._things.items() if _is_read_by_rank(thing)}
         for name, thing in self._things.items():
             if name not in mine and not isinstance(thing, (nn.Module, torch.optim.Optimizer, Loader, Step)):
-                with contextlib.suppress(Exception):  # rank 0's is asked for again, and tells
+                with contextlib.suppress(Exception):  # rank 0's state is asked for again, and raises there
                     if _is_of_numbers(state := thing.state_dict()):
                         mine[name] = state
         everyone = group.gathered((rng_state(), mine))
@@ -163,22 +163,22 @@ class Checkpoints:
         return [generators for generators, _ in everyone], {name: _places([theirs[name] for _, theirs in everyone]) for name in names}
 
     def _collect(self, step: int, generators: list[Any], places: dict[str, Any]) -> dict[str, Any]:
-        """What goes into the file."""
+        """The content of the file."""
         state = {name: places[name] if name in places else thing.state_dict() for name, thing in self._in_file(self.sharded).items()}
         about = {"schema": 1, "step": step, "world_size": group.world_size()}
         return {**on_cpu(state, copy=self.asynchronous), "rng": generators, "rankwise": about}
 
     def _in_file(self, is_sharded: bool) -> dict[str, Any]:
-        """What is not in the shards; models as they are without their wrappers."""
+        """The things that are not in the shards; models without their wrappers."""
         things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in _SHARDED)}
         return {name: unwrap(thing) if isinstance(thing, nn.Module) else thing for name, thing in things.items()}
 
     def _beside(self) -> dict[str, Any]:
-        """What a sharded checkpoint keeps elsewhere, as far as it could be something that cannot be loaded again."""
+        """The things that a sharded checkpoint keeps elsewhere and that might not be loadable again: the optimizer's state."""
         return {"optimizer": plain_numbers(self._things["optimizer"].state_dict())} if self.sharded and "optimizer" in self._things else {}
 
     def _check(self, state: dict[str, Any]) -> None:
-        """What is in the state, and who writes to the folder: either may have changed since the last time."""
+        """Check that the state can be loaded again, and that no other process writes to the folder: both may change between saves."""
         try:
             check_plain(state)
         except Exception as error:
@@ -187,7 +187,7 @@ class Checkpoints:
         if self._is_first and not self._has_resumed and (there := committed.all_saved(self.folder)):
             raise train_error("RW709", f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called")
         may_write = True
-        with contextlib.suppress(OSError):  # the folder cannot be made or written: the checkpoint's own finding says so
+        with contextlib.suppress(OSError):  # the folder cannot be made or written to: writing the checkpoint will say so
             may_write = committed.lock(self.folder)
         if not may_write:
             step = "end the other training, or use another folder"
@@ -196,7 +196,7 @@ class Checkpoints:
             committed.set_aside(self._damaged.pop())
 
     def _write(self, step: int, state: dict[str, Any]) -> Finding | None:
-        """Write and commit; what fails is told, not raised, and leaves nothing behind."""
+        """Write and commit. A failure is returned, not raised, and leaves nothing behind."""
         partial = committed.begin(self.folder, step)
         if isinstance(partial, Path):
             return committed.finish(partial, step, state, self.keep)
@@ -214,7 +214,7 @@ class Checkpoints:
         return finding
 
     def _find_other_weights(self, step: int, weights: dict[str, Any]) -> Finding | None:
-        """A checkpoint that is there is never replaced: that is told where it is not the one that was to be written."""
+        """A finding if the checkpoint that is there, which is never replaced, has other weights than this one."""
         try:
             there = _read(committed.path_of(self.folder, step) / STATE)
         except OSError as error:
@@ -241,7 +241,7 @@ class Checkpoints:
             _log(finding)
 
     def _newest(self) -> tuple[Saved | None, list[Finding]]:
-        """The newest checkpoint whose bytes are right, and what is wrong with those that are newer."""
+        """The newest checkpoint whose bytes are right, and findings about newer ones that are damaged."""
         damaged: list[Finding] = []
         self._damaged = []
         for saved in committed.all_saved(self.folder):
@@ -263,7 +263,7 @@ class Checkpoints:
         is_sharded = (saved.path / "shards").is_dir()
         targets = self._in_file(is_sharded)
         state |= {name: _place_of_this_rank(name, thing, state[name], saved.path) for name, thing in targets.items() if name in state}
-        for name, target in targets.items():  # all of them first: nobody shall go on with half of a checkpoint
+        for name, target in targets.items():  # all are checked first, so that no training goes on with half of a checkpoint
             if finding := find_misfit(name, target, state, saved.path):
                 raise TrainError(finding)
         steps = any(isinstance(target, torch.optim.Optimizer) for target in targets.values())
@@ -286,17 +286,17 @@ def _log(finding: Finding) -> None:
 
 
 def _is_read_by_rank(thing: Any) -> bool:
-    """A StatefulDataLoader, a sampler: each rank has one of its own, at a place of its own. A `Loader` counts for all ranks together."""
+    """Whether each rank has its own, at its own place: a StatefulDataLoader, a sampler. A `Loader` counts for all ranks together."""
     return hasattr(thing, "__iter__") and not isinstance(thing, (nn.Module, Loader))
 
 
 def _places(states: list[Any]) -> Any:
-    """One state where all ranks have the same, which then serves any number of them."""
+    """A single state if all ranks have the same one, which then serves any number of ranks; otherwise the states of all ranks."""
     return states[0] if len({pickle.dumps(state) for state in states}) == 1 else {_BY_RANK: states}
 
 
 def _is_of_numbers(state: Any) -> bool:
-    """A place in a file of tokens, a best loss: small, and each rank may have its own."""
+    """Whether the state is small and may be the rank's own: a place in a file of tokens, a best loss."""
     return all(isinstance(leaf, (int, float, complex, str, bytes, np.generic, type(None))) for leaf in tree_leaves(state))
 
 
@@ -315,10 +315,10 @@ def _place_of_this_rank(name: str, thing: Any, state: Any, path: Path) -> Any:
 
 
 def _in_parts(things: dict[str, Any]) -> list[str]:
-    """Names of models whose weights are spread over the ranks, and of the optimizers of such weights."""
+    """Names of models whose weights are split over the ranks, and of the optimizers of such weights."""
     models = [thing for thing in things.values() if isinstance(thing, nn.Module)]
     wrapped = [module for model in models for module in model.modules() if isinstance(module, FullyShardedDataParallel)]
-    in_fsdp1 = {id(tensor) for module in wrapped for tensor in module.parameters()}  # plain tensors, seen from outside
+    in_fsdp1 = {id(tensor) for module in wrapped for tensor in module.parameters()}  # from outside, these look like plain tensors
 
     def is_part(tensor: torch.Tensor) -> bool:
         is_cut = isinstance(tensor, DTensor) and not all(placement.is_replicate() for placement in tensor.placements)
@@ -334,7 +334,7 @@ def _parameters_of(thing: Any) -> list[torch.Tensor]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """All but what is sharded; raises if it holds anything but tensors and plain values."""
+    """The checkpoint's file, without what is sharded; raises if it holds anything but tensors and plain values."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # type: ignore[no-any-return]
     except pickle.UnpicklingError as error:

@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all: written beside, flushed to the disk, named last.
+"""Folders of checkpoints that are there whole or not at all: written under another name, flushed to the disk, renamed last.
 
 ```
 runs/a/step-00000120/manifest.json      size and SHA-256 of each file; written last, so a folder that has it is whole
@@ -36,12 +36,12 @@ from rankwise.train import group
 MANIFEST, STATE, LAST, WRITER = "manifest.json", "state.pt", "last.pt", ".writer"
 _NAME = re.compile(r"step-(\d{8,})$")
 _BLOCK = 1 << 20
-_locked: dict[Path, int] = {}  # folders of this process; closing such a file would give its lock up
+_locked: dict[Path, int] = {}  # folders that this process has locked, with the open file; closing that file would release the lock
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that was committed; whether its bytes are still what they were is asked with `find_damage`."""
+    """A checkpoint that was committed. `find_damage` tells whether its bytes are still what was written."""
 
     step: int
     path: Path
@@ -52,7 +52,7 @@ class Saved:
 
 
 def all_saved(folder: Path) -> list[Saved]:
-    """Committed checkpoints, newest first."""
+    """The committed checkpoints, newest first."""
     found = [(match, path) for path in folder.glob("step-*") if (match := _NAME.match(path.name)) and (path / MANIFEST).is_file()]
     return sorted((Saved(int(match[1]), path) for match, path in found), key=lambda saved: -saved.step)
 
@@ -62,19 +62,19 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def set_aside(saved: Saved) -> None:
-    """A damaged checkpoint must not be the newest of what follows: it would be kept, and a good one removed."""
+    """Rename a damaged checkpoint. As the newest one, it would be kept, and a good one removed."""
     with contextlib.suppress(OSError):
         saved.path.rename(saved.path.with_name(f"{saved.path.name}.damaged"))
 
 
 def lock(folder: Path) -> bool:
-    """Whether this process may write here: False while another one does, which would commit its weights under the same steps."""
+    """Whether this process may write here. False while another process does, whose weights would get the same steps."""
     path = folder.resolve() / WRITER
     if path in _locked:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(_locked[path])):
                 return True
-        os.close(_locked.pop(path))  # the folder was removed since then, and may be another training's by now
+        os.close(_locked.pop(path))  # the folder was removed meanwhile, and may belong to another training by now
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -82,17 +82,17 @@ def lock(folder: Path) -> bool:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             os.close(fd)
-            return False  # other errors: a file system without locks, on which nobody can be found out
+            return False  # other errors: a file system without locks, where other writers cannot be found
     _locked[path] = fd
     return True
 
 
 def begin(folder: Path, step: int) -> Path | Finding | None:
-    """A fresh folder to write into, or why nothing can be written.
+    """A new folder to write into, or a finding that says why nothing can be written.
 
-    None if a good checkpoint of this step is there already: then nothing may be put in its place, not even for a moment. A checkpoint
-    behind a newer one is of no use: `resume` would pass over it. Nobody else has the folder's name: a writer that was thought dead, and
-    is not, must not add its files to it or commit it half-written.
+    None if a good checkpoint of this step is there already, because nothing may replace it, not even for a moment. A checkpoint older than
+    the newest is refused, because `resume` would not find it. The folder's name is unique: a writer that was thought dead, and is not,
+    must not add its files to the folder, or commit it half-written.
     """
     try:
         there = all_saved(folder)
@@ -112,7 +112,7 @@ def begin(folder: Path, step: int) -> Path | Finding | None:
 
 
 def finish(partial: Path, step: int, state: dict[str, Any], keep: int, shards: dict[str, dict[str, Any]] | None = None) -> Finding | None:
-    """Write the state, commit it beside the shards that are there, and remove the oldest; what fails is told, and leaves nothing behind."""
+    """Write the state, commit it beside the shards, and remove the oldest checkpoints. A failure is returned, and leaves nothing behind."""
     try:
         line = write_file(partial / STATE, lambda file: torch.save(state, file))
         commit(partial, step, {**(shards or {}), STATE: line}, {"world_size": group.world_size()})
@@ -128,18 +128,18 @@ def abandon(partial: Path, step: int, error: OSError) -> Finding:
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> dict[str, Any]:
-    """Write a file through to the disk; returns its line for the manifest."""
+    """Write a file, and flush it to the disk; returns its line for the manifest."""
     with path.open("wb", buffering=_BLOCK) as file:
         try:
             write(file)
         except RuntimeError as error:
-            # torch reports a failed write as a RuntimeError without a number; the reason is what the file itself said
+            # torch reports a failed write as a RuntimeError without a number; the file's own error is its context
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from error
     return hash_file(path)
 
 
 def hash_file(path: Path) -> dict[str, Any]:
-    """The manifest's line for a file; flushes it to the disk."""
+    """The manifest's line for a file, which is flushed to the disk."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
@@ -147,14 +147,14 @@ def hash_file(path: Path) -> dict[str, Any]:
 
 
 def commit(partial: Path, step: int, files: dict[str, dict[str, Any]], about: dict[str, Any]) -> Saved:
-    """Give the folder its name. Until this returns, the checkpoint before it is the newest one."""
+    """Give the folder its final name. Until this returns, the checkpoint before it is the newest one."""
     folder = partial.parent
     manifest = json.dumps({"schema": 1, "step": step, **about, "files": files}, indent=1)
     write_file(partial / MANIFEST, lambda file: file.write(manifest.encode()))
     for path in {partial, *((partial / name).parent for name in files)}:
         sync_folder(path)
     target = path_of(folder, step)
-    _remove(target)  # only a damaged one can be in the way
+    _remove(target)  # only a damaged checkpoint can be there
     partial.rename(target)
     sync_folder(folder)
     saved = Saved(step, target)
@@ -163,7 +163,7 @@ def commit(partial: Path, step: int, files: dict[str, dict[str, Any]], about: di
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints."""
+    """Remove all but the `keep` newest checkpoints."""
     for saved in all_saved(folder)[keep:]:
         _remove(saved.path)
 
@@ -190,7 +190,7 @@ def find_damage(saved: Saved) -> str | None:
 
 
 def _remove(path: Path) -> None:
-    """Out of sight first: a folder that is only half removed must not look like a checkpoint."""
+    """Rename, then remove: a folder that is half removed must not look like a checkpoint."""
     hidden = path.with_name(f".{path.name}.removed")
     with contextlib.suppress(FileNotFoundError):
         path.rename(hidden)

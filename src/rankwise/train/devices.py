@@ -15,7 +15,7 @@ from rankwise.train.errors import start_finding
 
 @dataclass(frozen=True)
 class Claim:
-    """A device and its backend; `problem` where the device is not to be had, told to the others when it registers."""
+    """A device and its backend. `problem` says why the device cannot be used, and goes to the other ranks when this one registers."""
 
     backend: str
     device: torch.device
@@ -24,7 +24,7 @@ class Claim:
 
 
 def claim_device(backend: str | None, local_rank: int, me: Place, environ: Mapping[str, str]) -> Claim:
-    """NCCL and the GPU of that local rank where there are GPUs, gloo and the CPU where there are none; a backend that is given is kept."""
+    """With GPUs: NCCL and the GPU of the local rank. Without: gloo and the CPU. A given backend is kept."""
     wanted = backend or ("nccl" if torch.cuda.is_available() else "gloo")
     if missing := find_missing_interface(wanted, environ, me):
         return Claim(wanted, torch.device("cpu"), problem=missing)
@@ -43,20 +43,20 @@ def claim_device(backend: str | None, local_rank: int, me: Place, environ: Mappi
     try:
         torch.cuda.set_device(device)
         return Claim(wanted, device, gpu=str(torch.cuda.get_device_properties(device).uuid))
-    except RuntimeError as error:  # in exclusive use by another process, fallen off the bus, driver and library do not fit
+    except RuntimeError as error:  # used exclusively by another process, fallen off the bus, or driver and library do not match
         said = str(error).strip().splitlines()[0][:200]
         return Claim(wanted, torch.device("cpu"), problem=_unusable(f"rank {me.rank} on {me.host} cannot use GPU {local_rank}: {said}", me))
 
 
 def check_backend(backend: str | None) -> str | None:
-    """What is wrong with a backend the user asked for; None if nothing is."""
-    parts = [part.rpartition(":")[2] for part in (backend or "").split(",") if part]  # "cpu:gloo,cuda:nccl" is two
+    """What is wrong with the backend that the user asked for; None if nothing is."""
+    parts = [part.rpartition(":")[2] for part in (backend or "").split(",") if part]  # "cpu:gloo,cuda:nccl" names two
     missing = [part for part in parts if not dist.is_backend_available(part)]
     return f"this torch ({torch.__version__}) has no backend {' and no '.join(missing)}" if missing else None
 
 
 def find_missing_interface(backend: str, environ: Mapping[str, str], me: Place) -> Finding | None:
-    """An interface that a variable names and this host does not have."""
+    """A finding if a variable names a network interface that this host does not have."""
     variable = "NCCL_SOCKET_IFNAME" if "nccl" in backend else "GLOO_SOCKET_IFNAME"
     wanted = environ.get(variable, "")
     there = sorted(interface.name for interface in interfaces())

@@ -1,4 +1,4 @@
-"""Reads the folders of `torch.distributed.checkpoint` without obeying them: torch itself unpickles whatever they hold."""
+"""Reads folders of `torch.distributed.checkpoint` without running what they hold; torch itself would unpickle all of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 METADATA = ".metadata"
 _ROOM = 160  # of one call, in characters
 _CHECKPOINT = "torch.distributed.checkpoint"
-# Everything torch writes into `.metadata`; none of it can be made to run anything.
+# Every class that torch writes into `.metadata`; none of them can be made to run anything.
 _HARMLESS = {
     *((f"{_CHECKPOINT}.metadata", name) for name in (
         "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
@@ -29,11 +29,11 @@ _HARMLESS = {
 
 
 class Refused(Exception):
-    """The folder asks for something to be run; the text is what, as Python would write it. Goes from rank to rank as a pickle."""
+    """The folder asks for something to be run; the text is that, as Python would write it. Ranks send this error to each other."""
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """What the folder holds. Raises Refused for what would run, and ValueError or OSError for what cannot be read."""
+    """The folder's metadata. Raises Refused for what would run, and ValueError or OSError for what cannot be read."""
     data = (folder / METADATA).read_bytes()
     try:
         metadata: Metadata = _Unpickler(data).load()
@@ -49,7 +49,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 class CheckpointReader(FileSystemReader):
-    """A reader that is given the metadata; torch's own would unpickle the file."""
+    """A reader that is given the metadata, because torch's own reader would unpickle the file."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(folder)
@@ -62,7 +62,7 @@ class CheckpointReader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """Takes numbers, strings and the like only; torch's own unpickles objects of any kind."""
+    """Loads numbers, strings and the like only; torch's own planner unpickles objects of any kind."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         name = read_item.dest_index.fqn
@@ -71,19 +71,19 @@ class Planner(DefaultLoadPlanner):
         except pickle.UnpicklingError as error:
             raise Refused(f"{asked_for(error)}, for {name}") from error
         buffer = io.BytesIO()
-        torch.save(plain, buffer)  # so that the planner, which puts the value in its place, gets what was looked at
+        torch.save(plain, buffer)  # written again, so that torch's planner unpickles exactly what was checked
         buffer.seek(0)
         super().load_bytes(read_item, buffer)
 
 
 def asked_for(error: pickle.UnpicklingError) -> str:
-    """What `torch.load(weights_only=True)` would not run, out of its long advice to run it."""
+    """The class that `torch.load(weights_only=True)` refused, taken from its long error message."""
     named = re.search(r"GLOBAL (\S+)|unrecognized function (\S+)", str(error))
     return (named[1] or named[2])[:_ROOM] if named else "more than torch.load(weights_only=True) accepts"
 
 
 class _Unpickler(pickle.Unpickler):
-    """Imports what is harmless. Anything else becomes a stand-in that refuses as soon as it is called, and says with what."""
+    """Imports only what is harmless. Any other name becomes a stand-in, which raises Refused with the call as soon as it is called."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))

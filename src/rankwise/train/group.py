@@ -1,7 +1,7 @@
-"""The process group's rank and size, also where there is no group (one rank, number 0), and work that only rank 0 does.
+"""Rank and size of the process group (one rank, number 0, if there is no group), and work that only rank 0 does.
 
-In `rank_zero` the others wait at the store, beside the process group, where no timeout of a collective counts. The result goes through the
-store as well. A collective here would often be a job's last one, and gloo (torch 2.13) can deadlock when a group is freed within
+In `rank_zero` the other ranks wait at the store, beside the process group, so no timeout of a collective counts. The result goes through
+the store as well. A collective here would often be a job's last one, and gloo (torch 2.13) can deadlock when a group is freed within
 milliseconds of one: its thread then waits for the GIL, which the main thread holds while it waits for that thread.
 """
 
@@ -23,9 +23,9 @@ from rankwise.train.errors import train_error
 from rankwise.train.store_client import pauses_s
 
 Result = TypeVar("Result")
-_POLL_S = (0.001, 0.25)  # from quick to patient
-_PART_BYTES = 4 << 20  # torch's store hangs up on values of more than 8 MiB
-_here = threading.local()  # `works_alone` while this thread does what only rank 0 does
+_POLL_S = (0.001, 0.25)  # the first and the longest pause between two looks
+_PART_BYTES = 4 << 20  # torch's store closes the connection at values of more than 8 MiB
+_here = threading.local()  # `works_alone` is True while this thread does work of rank 0 only
 _names: weakref.WeakKeyDictionary[Any, Iterator[str]] = weakref.WeakKeyDictionary()
 
 
@@ -42,7 +42,7 @@ def world_size() -> int:
 
 
 def gathered(thing: Any) -> list[Any]:
-    """Every rank's `thing`, in the order of the ranks."""
+    """Every rank's `thing`, in the order of the ranks. All ranks must call this."""
     if world_size() == 1:
         return [thing]
     _check_all_are_here()
@@ -52,7 +52,7 @@ def gathered(thing: Any) -> list[Any]:
 
 
 def gathered_numbers(numbers: list[float]) -> list[list[float]]:
-    """Every rank's numbers, in one collective; all ranks must give the same many."""
+    """Every rank's numbers, in one collective. All ranks must call this, with equally many numbers."""
     if world_size() == 1:
         return [numbers]
     _check_all_are_here()
@@ -63,8 +63,8 @@ def gathered_numbers(numbers: list[float]) -> list[list[float]]:
 
 
 def rank_zero(work: Callable[[], Result]) -> Result:
-    """Call `work` on rank 0; every rank gets what it returns, or an error if it raised one. All ranks must call this."""
-    if world_size() == 1 or getattr(_here, "works_alone", False):  # inside of other work of rank 0's, of which the others know nothing
+    """Call `work` on rank 0. Every rank gets its result, or an error if it raised one. All ranks must call this."""
+    if world_size() == 1 or getattr(_here, "works_alone", False):  # inside other work of rank 0, where the other ranks make no such call
         return work()
     store: Any = dist.distributed_c10d._get_default_store()
     key = _next_name()
@@ -91,7 +91,7 @@ def _check_all_are_here() -> None:
 
 
 def _publish(store: Any, key: str, packed: bytes) -> None:
-    """Write to the store in parts of a size it takes; the key itself is written last, and holds their number."""
+    """Write to the store in parts that it accepts. The key itself is written last, and holds the number of parts."""
     parts = [packed[begin : begin + _PART_BYTES] for begin in range(0, len(packed), _PART_BYTES)]
     for number, part in enumerate(parts):
         store.set(f"{key}/{number}", part)
@@ -99,7 +99,7 @@ def _publish(store: Any, key: str, packed: bytes) -> None:
 
 
 def _next_name() -> str:
-    """A name that is the same on every rank, and another one after a restart: the launcher's store outlives the ranks."""
+    """A name that is the same on every rank, and different after a restart, because the launcher's store outlives the ranks."""
     job: Any = dist.group.WORLD
     if job not in _names:
         mine = gathered(uuid.uuid4().hex)[0]
@@ -108,7 +108,7 @@ def _next_name() -> str:
 
 
 def _published(store: Any, key: str) -> Any:
-    """What rank 0 came to, once it is there; the last to have read it removes it."""
+    """Wait for rank 0's result and return it; the last rank that reads it removes it from the store."""
     pauses = pauses_s(*_POLL_S)
     while not store.check([key]):
         time.sleep(next(pauses))

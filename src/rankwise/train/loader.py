@@ -1,4 +1,4 @@
-"""A DataLoader for one rank's part of a dataset, that knows where in the epoch it is."""
+"""A DataLoader for one rank's part of a dataset. It knows its place in the epoch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("rankwise.train")
 class Loader:
     """Yields this rank's batches of a dataset.
 
-    Every rank gets the same number of batches, every epoch has its own order, and `state_dict` says where it stands, in words
-    that mean the same on another number of ranks. `batch_size` is that of one rank; `global_batch_size` that of all ranks
+    Every rank gets the same number of batches, every epoch has its own order, and `state_dict` says where the loader stands, in a way
+    that also holds for another number of ranks. `batch_size` is that of one rank; `global_batch_size` that of all ranks
     together, which keeps the training the same when the number of ranks changes. `min_batch_size` is the fewest samples a rank
-    may get in a step that has so many: what `Step.over` finds in the model if it is left out, 1 without a `Step`. Options beyond
-    those named here (`num_workers`, `collate_fn`, `pin_memory` …) are the DataLoader's own.
+    may get in a step that has so many; without it, `Step.over` finds the number in the model, and it is 1 without a `Step`. Options
+    beyond those named here (`num_workers`, `collate_fn`, `pin_memory` …) are the DataLoader's own.
     """
 
     def __init__(
@@ -53,32 +53,32 @@ class Loader:
         self._min_batch_size, self.least = min_batch_size, min_batch_size or 1
         self._measure()
         self.epoch = 0
-        self._trained: int | None = None  # the epoch whose turn it is in `epochs`
-        self._in_turn: list[Loop] = []  # open ones that began in it, the outer one first
-        self._open_loops: list[Loop] = []  # all of them; whichever took a batch last is the last
-        self._last_loop: Loop | None = None  # that took a batch, open or not
+        self._trained: int | None = None  # the epoch that `epochs` is at
+        self._in_turn: list[Loop] = []  # open loops that began in that epoch, the outer one first
+        self._open_loops: list[Loop] = []  # all open loops; the one that took a batch last is at the end
+        self._last_loop: Loop | None = None  # the loop that took a batch last, open or not
         self._options = dict(dataloader_options)
         self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
         self._generator = torch.Generator()
         self._dataloader: DataLoader[Any] | None = None
-        self._begin_at = 0  # samples of the epoch that are behind us when its reading begins, set by load_state_dict
-        self.loop = Loop(0, self._plan_after(0))  # the one that took a batch last, or that is to begin
+        self._begin_at = 0  # samples of the epoch that are done before reading begins, set by load_state_dict
+        self.loop = Loop(0, self._plan_after(0))  # the loop that took a batch last, or the next one
         self._check()
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, the same on every rank."""
+        """The number of batches in a whole epoch, the same on every rank."""
         if self.is_stream:
             raise TypeError("a stream has no length")
         self._measure()
         return self._plan_after(0).num_steps
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of an epoch; a rank that has no sample left in the last step gets an empty one."""
+        """The batches of an epoch; a rank that has no sample left in the last step gets an empty batch."""
         for portion in self.portions():
             yield portion.batch if portion.num_samples else batches.emptied(portion.batch, portion.num_rows)
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """The epochs that are still to do, each with an order of its own, also after a `break` in one of them."""
+        """The epochs that are still to do, each with its own order, also after a `break` in one of them."""
         while self.epoch < num_epochs:
             epoch = self._trained = self.epoch
             self._in_turn = []
@@ -89,14 +89,14 @@ class Loader:
             self._begin(epoch + 1)
 
     def portions(self, *, trains: bool = False) -> Iterator[Portion]:
-        """What `Step.over` iterates: a rank that has no sample left in the last step gets one that counts nothing."""
+        """What `Step.over` iterates: a rank that has no sample left in the last step gets a portion that counts nothing."""
         self._check_ranks()
         self._measure()
         done, self._begin_at = self._begin_at, 0
         order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
         loop = self.loop = Loop(self.epoch, self._plan_after(done), order, trains)
         self._worker_seeds.seed = mixed_seed(self.seed, loop.epoch, done, self.rank)
-        self._generator.manual_seed(self._worker_seeds.seed)  # of `get_worker_info().seed`
+        self._generator.manual_seed(self._worker_seeds.seed)  # gives workers their `get_worker_info().seed`
         in_turn = self._in_turn
         in_turn.append(loop)
         try:
@@ -104,15 +104,15 @@ class Loader:
                 if loop in self._open_loops:
                     self._open_loops.remove(loop)
                 self._open_loops.append(loop)
-                self.loop = self._last_loop = loop  # another loop over this loader, inside of this one, has its own
+                self.loop = self._last_loop = loop  # a loop over this loader inside of this one has its own
                 self.epoch = loop.epoch
                 loop.num_taken += 1
                 loop.portion = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
                 yield loop.portion
         except GeneratorExit:
-            if loop.num_taken == 1:  # only looked at, as by `next(iter(loader))`: that uses up nothing of what is to be resumed
+            if loop.num_taken == 1:  # `next(iter(loader))` only looks, and uses nothing up
                 self._begin_at = done
-            elif not self.is_stream and loop.num_done == loop.plan.num_steps:  # nobody asks for the end after it, as `zip` of two loaders
+            elif not self.is_stream and loop.num_done == loop.plan.num_steps:  # read to its end, not further, as `zip` of two loaders does
                 self._begin(loop.epoch + 1)
             else:
                 self.loop, self.epoch = loop, loop.epoch
@@ -126,13 +126,13 @@ class Loader:
             self._begin(loop.epoch + 1)
 
     def note_stepped(self, loop: Loop) -> None:
-        """A window of `Step` is complete with what this loop took last; it may have been read ahead, to the epoch's end."""
+        """A window of `Step` is complete with the batch that this loop took last; the loop may have been read to the epoch's end."""
         loop.num_stepped = loop.num_taken
         if loop.is_read:
             self._begin(loop.epoch + 1)
 
     def suit(self, least: int) -> None:
-        """From the next epoch on, give no rank fewer samples than this, where a step has enough and the caller set no `min_batch_size`."""
+        """Give no rank fewer samples than this from the next epoch on, if a step has enough and the caller set no `min_batch_size`."""
         least = self._min_batch_size or least
         if least != self.least or self._min_batch_size:
             self.least = least
@@ -150,13 +150,13 @@ class Loader:
             log.warning(said, rest, self.least)
 
     def loop_of_output(self, known: Loop | None) -> Loop:
-        """The loop whose batch is being worked on: the known one while it is open, else the one that took a batch last."""
+        """The loop whose batch is being worked on: the known one while it is open, otherwise the loop that took a batch last."""
         if known in self._open_loops:
             return known
         return self._open_loops[-1] if self._open_loops else self._last_loop or self.loop
 
     def indices_of(self, loop: Loop) -> list[int]:
-        """The samples of the dataset in the batch that the loop took last, without padding that does not count."""
+        """The samples of the dataset in the batch that the loop took last, without samples that do not count."""
         if loop.portion is None:
             return []
         first, num_samples, end = loop.portion.first, loop.portion.num_samples, loop.portion.end
@@ -165,21 +165,21 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         loop = self._loop_to_resume()
         epoch, done = (self.epoch, self._done(self.loop)) if loop is None else (loop.epoch, self._done(loop))
-        if loop is None and self._trained is not None and epoch > self._trained:  # read in the turn after its epoch, for evaluation
+        if loop is None and self._trained is not None and epoch > self._trained:  # a whole epoch was read after its own, for evaluation
             epoch, done = self._trained + 1, 0
         return {"epoch": epoch, "done": done, "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
 
     def _loop_to_resume(self) -> Loop | None:
-        """The loop to resume among several open ones: that of `Step.over`, or else the outer one; None if that took a batch last."""
+        """The loop to resume among several open ones: that of `Step.over`, or the outer one; None to resume the one that is `self.loop`."""
         if self._trained is None:
             return next((loop for loop in reversed(self._open_loops) if loop.trains), None)
         mine = [loop for loop in self._in_turn if loop.epoch == self._trained]
-        # one batch may have been a look whose iterator somebody keeps
+        # a loop with a single batch may have been a mere look, whose iterator is still referenced
         likely = [loop for loop in mine if loop.trains] or [loop for loop in mine if loop.num_taken > 1] or mine
         return next(iter(likely), None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken; the number of ranks and the batch size may be others."""
+        """Go on where the state was taken; the number of ranks and the batch size may have changed."""
         ours = {"length": self.length, "shuffle": self.shuffle}
         if other := {name: (state[name], value) for name, value in ours.items() if state[name] != value}:
             said = ", ".join(f"{name} {then!r} then, {now!r} now" for name, (then, now) in other.items())
@@ -188,7 +188,7 @@ class Loader:
         self.loop = Loop(self.epoch, self._plan_after(self._begin_at))
 
     def check_agreement(self) -> None:
-        """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
+        """Raise unless all ranks cut the same samples in the same way; all of them call this at the beginning of an epoch."""
         self._measure()
         facts: dict[str, Any] = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
         facts |= {"fewest samples of a rank": self.least, "samples done": self._begin_at}
@@ -200,12 +200,12 @@ class Loader:
                     raise train_error("RW703", f"rank {rank} has {name} = {value}, rank 0 has {everyone[0][name]}", rank)
 
     def _planned(self, loop: Loop) -> Iterator[Portion]:
-        """A map-style dataset: each rank fetches only what is its own."""
+        """The portions of a map-style dataset, of which each rank fetches only its own."""
         options = self._dataloader_options()
-        if self._dataloader is None:  # kept, so that `persistent_workers` are
+        if self._dataloader is None:  # kept, so that persistent workers are kept
             self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **options)
         dataloader = self._dataloader
-        if options.get("persistent_workers") and self._open_loops:  # they begin anew for each loop, whoever reads from them
+        if options.get("persistent_workers") and self._open_loops:  # they begin anew for each loop, and other loops may read from them
             dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **{**options, "persistent_workers": False})
         plan = loop.plan
         for step, batch in enumerate(dataloader):
@@ -221,11 +221,11 @@ class Loader:
         yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
 
     def _dataloader_options(self) -> dict[str, Any]:
-        """The user's options; the DataLoader's own draws must not move the generator the model uses."""
+        """The user's options, with a generator of our own, so that the DataLoader does not draw from the one the model uses."""
         return {**self._options, "worker_init_fn": self._worker_seeds, "generator": self._generator}
 
     def _measure(self) -> None:
-        """How many samples there are; between epochs a dataset may grow or shrink."""
+        """Count the samples; a dataset may grow or shrink between epochs."""
         self.length = 0 if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
 
     def _begin(self, epoch: int) -> None:
@@ -286,31 +286,31 @@ class Loader:
 
 @dataclass(eq=False)
 class Loop:
-    """Where one of several loops over a loader is."""
+    """The place of one of several loops over a loader."""
 
     epoch: int
     plan: SamplePlan
     order: torch.Tensor | range = range(0)
     trains: bool = False
     num_taken: int = 0
-    num_stepped: int = 0  # of those, where it trains: in windows that are complete
-    is_read: bool = False  # to its end
-    portion: Portion | None = None  # what it took last
+    num_stepped: int = 0  # batches among them in complete windows, if it trains
+    is_read: bool = False  # whether it was read to its end
+    portion: Portion | None = None  # the one that it took last
 
     @property
     def num_done(self) -> int:
-        """How many batches need not be read again; one that waits for its loss, or for the rest of its window, has trained nothing yet."""
+        """How many batches need not be read again. A batch that waits for its loss, or for the rest of its window, has not trained yet."""
         return self.num_stepped if self.trains else self.num_taken
 
 
 class _OwnIndices:
-    """The batch sampler: what this rank fetches in each step of the loop that begins."""
+    """The batch sampler: the samples that this rank fetches in each step of the loop that begins."""
 
     def __init__(self, loader: Loader) -> None:
-        self._loader: Loader = weakref.proxy(loader)  # so that workers that persist end with the loader
+        self._loader: Loader = weakref.proxy(loader)  # so that persistent workers end with the loader
 
     def __iter__(self) -> Iterator[list[int]]:
-        loop = self._loader.loop  # another one, inside of it, may be in another epoch
+        loop = self._loader.loop  # read once: a loop inside of this one may be in another epoch
         for step in range(loop.plan.num_steps):
             yield _indices_at(loop.plan.share(step, self._loader.rank).positions, loop.order)
 
@@ -319,7 +319,7 @@ class _OwnIndices:
 
 
 def _indices_at(positions: range, order: torch.Tensor | range) -> list[int]:
-    """Which samples stand at these positions of the epoch; beyond its end samples are repeated."""
+    """The samples at these positions of the epoch's order; beyond its end, samples are repeated."""
     if positions.stop > len(order):
         return [int(order[position % len(order)]) for position in positions]
     part = order[positions.start : positions.stop]
@@ -327,7 +327,7 @@ def _indices_at(positions: range, order: torch.Tensor | range) -> list[int]:
 
 
 class _WorkerSeeds:
-    """Seeds each worker process with a number no other worker of any rank has, then lets the user's function have its way."""
+    """Seeds each worker process with a number of its own over all ranks, then calls the user's function."""
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
         self.seed, self.then = 0, then

@@ -1,4 +1,4 @@
-"""Which hosts reach which: when the backend fails to connect, one rank of each host opens such a port and tries those of the others."""
+"""Finds which hosts reach which: when the backend fails to connect, one rank of each host opens a port and tries the ports of others."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _TRY_S = 4.5
 _BULK_S = 5.0
 _BULK = bytes(16384)  # several packets of the largest size
 _SWALLOWED = "small packets arrive, large ones vanish"
-_MAX_PEERS = 16  # each tries so many; with more hosts each tries the next ones in the ring
+_MAX_PEERS = 16  # each host tries so many; with more hosts each tries the next ones in a ring
 
 
 @dataclass(frozen=True)
 class Path:
-    """One attempt: from the host of one rank to an address of another's; `outcome` is empty where it came about."""
+    """One attempt: from the host of one rank to an address of another's; `outcome` is empty if it worked."""
 
     source: int
     target: int
@@ -42,7 +42,7 @@ class Path:
 
 
 class Mesh:
-    """One rank's part in the test; asked again and again while the backend is being connected."""
+    """One rank's part in the test. `turn` is called again and again while the backend is being connected."""
 
     def __init__(self, assembly: Assembly, info: RankInfo, stage: Stage) -> None:
         self._assembly, self._info, self._stage = assembly, info, stage
@@ -82,7 +82,7 @@ class Mesh:
         return self._concluded(find_broken_paths(paths, self._assembly.infos, self._stage) or find_silent(silent, self._stage))
 
     def _try_peers(self, firsts: list[RankInfo]) -> None:
-        """Listen, tell where, try the others. The kernel completes a connection that nobody accepts yet, so listening is enough."""
+        """Listen, post the port, try the others. The kernel completes connections before they are accepted, so listening is enough."""
         own = next(first_rank for first_rank in firsts if first_rank.rank == self._info.rank)
         with contextlib.ExitStack() as opened:
             listener = opened.enter_context(socket.socket(socket.AF_INET6 if ":" in own.address else socket.AF_INET))
@@ -110,17 +110,17 @@ class Mesh:
 
 
 def try_bulk(address: str, port: int) -> str:
-    """Empty unless the other side's kernel acknowledges a byte but not full packets; nobody needs to read them there."""
+    """Empty unless the other host acknowledges a byte but not full packets. Its kernel does that; no program has to read them."""
     with contextlib.suppress(OSError), socket.create_connection((address, port), _CONNECT_S) as line:
         line.sendall(b"x")
         if _is_acknowledged(line):
             line.sendall(_BULK)
-            return "" if _is_acknowledged(line, len(_BULK) - 1) else _SWALLOWED  # one that arrives will do: the rest may just be lost
+            return "" if _is_acknowledged(line, len(_BULK) - 1) else _SWALLOWED  # one full packet is enough: others may just be lost
     return ""
 
 
 def _is_acknowledged(line: socket.socket, at_most: int = 0) -> bool:
-    """Whether the other side has confirmed all but so many bytes."""
+    """Whether the other host has confirmed all but `at_most` bytes."""
     deadline = time.monotonic() + _BULK_S
     while time.monotonic() < deadline:
         if struct.unpack("i", fcntl.ioctl(line, termios.TIOCOUTQ, bytes(4)))[0] <= at_most:
@@ -138,13 +138,13 @@ def first_of_each_host(infos: list[RankInfo]) -> list[RankInfo]:
 
 
 def peers_of(own: RankInfo, firsts: list[RankInfo]) -> list[RankInfo]:
-    """Those this one tries: everybody, or the next ones in the ring where there are many."""
+    """The hosts that this one tries: all others, or the next ones in the ring if there are many."""
     index = [first_rank.rank for first_rank in firsts].index(own.rank)
     return (firsts[index + 1 :] + firsts[:index])[:_MAX_PEERS]
 
 
 def find_broken_paths(paths: list[Path], infos: list[RankInfo], stage: Stage) -> Finding | None:
-    """One path that did not come about, and the hosts that most likely explain all such paths."""
+    """A finding with one path that did not work, and the hosts that most likely explain all such paths."""
     by_rank = {info.rank: info for info in infos}
     is_used = {path: path.outcome == _SWALLOWED or by_rank[path.source].dials(by_rank[path.target]) for path in paths}
     broken = [path for path in paths if path.outcome and is_used[path]]
@@ -170,7 +170,7 @@ def find_broken_paths(paths: list[Path], infos: list[RankInfo], stage: Stage) ->
 
 
 def find_silent(silent: list[RankInfo], stage: Stage) -> Finding | None:
-    """Hosts whose ranks registered, but did not take part in the test."""
+    """A finding about hosts whose ranks registered, but did not take part in the test."""
     if not silent:
         return None
     summary = f"rank {silent[0].rank} on {silent[0].host} registered and then fell silent"
@@ -179,7 +179,7 @@ def find_silent(silent: list[RankInfo], stage: Stage) -> Finding | None:
 
 
 def _culprit_hosts(broken: list[Path], whole: list[Path], hosts: dict[int, str]) -> set[str]:
-    """The host that all broken paths lead to, because a closed port is at the host it belongs to; else the fewest that explain them."""
+    """The host that all broken paths lead to, because a closed port is a matter of its own host; else the fewest that explain them."""
     targets = {hosts[path.target] for path in broken}
     if len(targets) == 1:
         return targets

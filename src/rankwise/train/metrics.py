@@ -11,7 +11,7 @@ from rankwise.train import group
 from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader, Loop
 
-_Kind = tuple[torch.dtype, tuple[int, ...]]  # of a row
+_Kind = tuple[torch.dtype, tuple[int, ...]]  # dtype and shape of a row
 
 
 class Means:
@@ -32,7 +32,7 @@ class Means:
     def add(self, num_samples: int, **means: torch.Tensor | float) -> None:
         """Add means over so many samples; they stay on their device until `compute`."""
         for name, mean in means.items():
-            if isinstance(mean, torch.Tensor) and mean.numel() != 1:  # here, on every rank: in `compute` the others would wait for this one
+            if isinstance(mean, torch.Tensor) and mean.numel() != 1:  # raised here on every rank: in `compute` the others would wait
                 summary = f"{name} has shape {tuple(mean.shape)}, where one number is wanted"
                 raise UsageError(summary, next=("take its mean over the batch",))
             value = mean.detach().double() if isinstance(mean, torch.Tensor) else mean
@@ -41,7 +41,7 @@ class Means:
             self._num_samples[name] = self._num_samples.get(name, 0) + num_samples
 
     def compute(self) -> dict[str, float]:
-        """The means over all samples of all ranks since the last time; not a number where there were none. All ranks must call this."""
+        """The means over all samples of all ranks since the last call; NaN if there were none. All ranks must call this."""
         mine = {name: (float(self._sums.get(name, 0.0)), float(count)) for name, count in self._num_samples.items()}
         everyone = group.gathered(mine)
         self._sums, self._num_samples = {}, {}
@@ -54,7 +54,7 @@ class Means:
 
 
 class Predictions:
-    """What the model says of each sample, once each and in the order of the dataset, whichever rank had it.
+    """The model's output for each sample, once each and in the order of the dataset, whichever rank had the sample.
 
     ```python
     predictions = train.Predictions(loader)
@@ -68,11 +68,11 @@ class Predictions:
         self._loader = loader
         self._rows: list[torch.Tensor] = []
         self._indices: list[int] = []
-        self._loop: Loop | None = None  # whose rows these are
-        self._num_taken = 0  # by that loop, when the last rows came
+        self._loop: Loop | None = None  # the loop that these rows belong to
+        self._num_taken = 0  # batches that loop had taken when the last rows came
 
     def add(self, output: torch.Tensor) -> None:
-        """Keep a row for each sample of the batch the loader has just yielded."""
+        """Keep a row for each sample of the batch that the loader has just yielded."""
         given: Any = output
         if not isinstance(given, torch.Tensor):
             raise UsageError(
@@ -92,7 +92,7 @@ class Predictions:
         self._indices += self._loader.indices_of(loop)
 
     def _check_places(self, where: dict[int, int]) -> None:
-        """Row i has to be that of sample i: the first ones may be all there are, but between them none may be missing."""
+        """Row i has to be that of sample i: the last samples may be missing, but none before others."""
         loader, count = self._loader, len(where)
         is_whole = loader.uneven == "drop" and not loader.is_stream and count == len(loader) * loader.global_batch
         if count and max(where) >= count and not is_whole:
@@ -100,7 +100,7 @@ class Predictions:
             raise _mismatch(f"no output for sample {missing}, though there are some for later ones: rows would stand in the wrong places")
 
     def gather(self) -> torch.Tensor:
-        """The rows of all ranks, once for each sample, by its place in the dataset. All ranks must call this."""
+        """The rows of all ranks, one for each sample, in the order of the dataset. All ranks must call this."""
         filled = [rows for rows in self._rows if len(rows)]
         by_rank = group.gathered((self._indices, len(self._rows), {_kind(rows) for rows in filled}))
         if len({num_batches for _, num_batches, _ in by_rank}) > 1:
@@ -108,7 +108,7 @@ class Predictions:
             raise _mismatch(f"rank {fewest} added {by_rank[fewest][1]} batches, others more", fewest)
         kind = _only_kind([kinds for _, _, kinds in by_rank])
         indices = [index for indices, _, _ in by_rank for index in indices]
-        where = {index: row for row, index in reversed(list(enumerate(indices)))}  # a repeated sample: its first row
+        where = {index: row for row, index in reversed(list(enumerate(indices)))}  # of a repeated sample, the first row counts
         self._check_places(where)
         everything = _concatenated(filled, kind)
         self._rows, self._indices, self._loop = [], [], None
@@ -120,7 +120,7 @@ def _kind(rows: torch.Tensor) -> _Kind:
 
 
 def _only_kind(by_rank: list[set[_Kind]]) -> _Kind:
-    """What all rows of all ranks are: a collective of others would give memory that nobody wrote, or end a rank."""
+    """Dtype and shape of all rows of all ranks. Raises if they differ: a collective of different kinds gives garbage, or ends a rank."""
     found = {kind: rank for rank, kinds in reversed(list(enumerate(by_rank))) for kind in kinds}
     if len(found) > 1:
         said = [f"{str(dtype).removeprefix('torch.')}{list(shape)} on rank {rank}" for (dtype, shape), rank in list(found.items())[:4]]
@@ -129,7 +129,7 @@ def _only_kind(by_rank: list[set[_Kind]]) -> _Kind:
 
 
 def _concatenated(filled: list[torch.Tensor], kind: _Kind) -> torch.Tensor:
-    """All ranks' rows behind each other; as objects, because a collective of tensors wants equal shapes and knows few dtypes."""
+    """All ranks' rows behind each other. They are sent as objects, because a collective of tensors needs equal shapes and few dtypes."""
     dtype, shape = kind
     rows = torch.cat(filled).resolve_conj().resolve_neg() if filled else torch.empty((0, *shape), dtype=dtype)
     return torch.cat([theirs.to(rows.device) for theirs in group.gathered(rows.cpu())])

@@ -1,4 +1,4 @@
-"""What happens to a model's parameters: which of them one backward reaches, and what was changed since DDP wrapped them."""
+"""Watches a model's parameters: which of them a backward reaches, and what was changed since DDP wrapped them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.parallel.distributed import _find_tensors  # those DDP would find in an output
+from torch.nn.parallel.distributed import _find_tensors  # the tensors that DDP finds in an output
 from torch.nn.parameter import is_lazy
 
 from rankwise.causes import load_cause
@@ -24,7 +24,7 @@ _MAX_NAMED = 5
 
 
 class ParameterState(NamedTuple):
-    """What must stay as it was: the parameter itself, and how it was."""
+    """What must stay the same: the identity of a parameter, and its properties."""
 
     parameter: int
     device: torch.device
@@ -41,7 +41,7 @@ def remember(wrapper: nn.Module) -> None:
 
 
 def check_unchanged(wrapper: nn.Module) -> None:
-    """Raise if the parameters are no longer those DDP knows; nothing is known of a model that `wrap` did not see."""
+    """Raise if the parameters are no longer those that DDP knows. A model that `wrap` did not make is not checked."""
     if wrapper in _wrapped and (finding := find_change(_wrapped[wrapper], _seen(wrapper))):
         raise TrainError(finding)
 
@@ -57,7 +57,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 
 
 def find_change(before: dict[str, ParameterState], now: dict[str, ParameterState]) -> Finding | None:
-    """What is different now, worst first."""
+    """A finding about the worst change; None if nothing has changed."""
     added = [name for name in now if name not in before]
     gone = [name for name in before if name not in now]
     both = [name for name in now if name in before]
@@ -77,7 +77,7 @@ def find_change(before: dict[str, ParameterState], now: dict[str, ParameterState
 
 
 def listed(names: list[str]) -> str:
-    """`a, b, c and 7 more`: short however many there are."""
+    """`a, b, c and 7 more`: a short text for any number of names."""
     shown = ", ".join(names[:_MAX_NAMED])
     return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more"
 
@@ -94,18 +94,18 @@ def _seen(wrapper: nn.Module) -> dict[str, ParameterState]:
 
 @dataclass(frozen=True)
 class DryRun:
-    """Parameters that got no gradient, and those that got one more than once (re-entrant activation checkpointing)."""
+    """Parameters that got no gradient, and parameters that got several (re-entrant activation checkpointing)."""
 
     unused: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
 
 
 def dry_run(model: nn.Module, sample: Any, device: torch.device) -> DryRun:
-    """`sample` is what the model is called with (a tuple: its arguments, a dict: its keyword arguments), or a function of the model that
-    returns a loss."""
+    """Run one forward and backward and see which parameters get gradients. `sample` is the model's argument (a tuple: arguments, a dict:
+    keyword arguments), or a function of the model that returns a loss."""
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         with torch.no_grad():
-            _loss(model, sample, device)  # gives them their shape
+            _loss(model, sample, device)  # gives lazy parameters their shape
     times: Counter[str] = Counter()
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     with _left_as_it_was(model, device):

@@ -1,4 +1,4 @@
-"""Connects the backend and runs the first collective, in a thread, so that a rank that is stuck there still hears of the others."""
+"""Connects the backend and runs the first collective, in a thread, so that a rank that is stuck there still hears from the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUM_NUMBERS = 8192
 
 
 def connect_backend(assembly: Assembly, info: RankInfo, device: torch.device, collective_timeout_s: float | None) -> None:
-    """The process group, connected on every rank; what is awaited here has the stage's limit, what the user does later has theirs."""
+    """Connect the process group on every rank. This has the stage's time limit; later collectives have the user's."""
     limit_s = BACKEND.limit_s or 60.0
     store = assembly.connection
 
@@ -43,13 +43,13 @@ def connect_backend(assembly: Assembly, info: RankInfo, device: torch.device, co
 
 
 def use_device(device: torch.device) -> None:
-    """Make this the thread's current device; CUDA keeps one for each thread, which is the first GPU until it is set."""
+    """Make this the thread's current device; CUDA keeps one for each thread, which is the first GPU unless it is set."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def _together(assembly: Assembly, stage: Stage, task: ThreadTask[None], info: RankInfo) -> None:
-    """Run a task that all ranks take part in; where it fails or takes too long, find out who cannot reach whom."""
+    """Run a task that all ranks take part in. If it fails or takes too long, find out which ranks cannot reach each other."""
     mesh = Mesh(assembly, info, stage)
 
     def is_done() -> bool:
@@ -65,7 +65,7 @@ def _together(assembly: Assembly, stage: Stage, task: ThreadTask[None], info: Ra
 
 
 def _first_collective(info: RankInfo, device: torch.device) -> None:
-    """A sum whose right answer every rank knows, of enough numbers to need packets of full size."""
+    """Compute a sum that every rank knows beforehand, of so many numbers that full-size packets are needed."""
     use_device(device)
     total = torch.full((_NUM_NUMBERS,), info.rank + 1.0, dtype=torch.float64, device=device if info.uses_nccl else "cpu")
     dist.all_reduce(total)
@@ -83,10 +83,10 @@ def _failed(stage: Stage, info: RankInfo, error: BaseException) -> Finding:
 
 
 def _set_timeout(collective_timeout_s: float | None, store: Store) -> None:
-    """Set the user's timeout, or torch's default, for all collectives from here on."""
+    """Set the user's timeout, or torch's default, for all later collectives."""
     is_nccl = "nccl" in str(dist.get_backend())
     c10d: Any = distributed_c10d
     default = c10d.default_pg_nccl_timeout if is_nccl else c10d.default_pg_timeout
     timeout: Any = timedelta(seconds=collective_timeout_s) if collective_timeout_s else default
     store.set_timeout(timeout)
-    distributed_c10d._set_pg_timeout(timeout)  # private, but the only way after the group is made
+    distributed_c10d._set_pg_timeout(timeout)  # private, but the only way once the group is made

@@ -1,4 +1,4 @@
-"""What each rank says of itself when it registers: who it is, where it is, and what it runs with."""
+"""The facts that each rank registers with: who it is, where it is, and what it runs with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SETTINGS = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_DEBUG")
 
 @dataclass(frozen=True)
 class RankInfo:
-    """One rank of the job, as it presents itself; `id` is new in every process, so a restarted rank is not taken for its predecessor."""
+    """The facts about one rank of the job. `id` is new in every process, so a restarted rank is not taken for the one before it."""
 
     id: str
     rank: int
@@ -37,15 +37,15 @@ class RankInfo:
     launcher: int = 0  # the parent's pid: a rank started again by the same launcher replaces the one before
     backend: str = ""
     device: str = "cpu"
-    gpu: str = ""  # the GPU's own number, the same in every process
-    address: str = ""  # what this rank's backend will tell the others to connect to
-    route: str = ""  # the address this host uses towards the store
-    interface: str = ""  # that `address` belongs to
+    gpu: str = ""  # the GPU's UUID, the same in every process
+    address: str = ""  # the address at which this rank's backend tells the others to connect
+    route: str = ""  # this host's own address on the way to the store
+    interface: str = ""  # the interface of `address`
     route_interface: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
-    problem: dict[str, Any] | None = None  # a finding this rank brings along
-    is_gone: bool = False  # it left before all had registered, and `problem` says how
+    problem: dict[str, Any] | None = None  # a finding about this rank, known before it registered
+    is_gone: bool = False  # it left before all had registered; `problem` says why
 
     @property
     def place(self) -> Place:
@@ -56,21 +56,21 @@ class RankInfo:
         return "nccl" in self.backend
 
     def dials(self, other: RankInfo) -> bool:
-        """Whether this rank's backend connects to the other's address: of two gloo ranks the higher address does; with NCCL both do."""
+        """Whether this rank's backend connects to the other's address. With gloo the rank with the higher address does, with NCCL both."""
         return self.uses_nccl or _as_bytes(self.address) >= _as_bytes(other.address)
 
     def shortened(self) -> dict[str, Any]:
-        """What every rank gets to know of every other."""
+        """The facts that every rank gets about every other rank."""
         return {**asdict(self), "versions": {}, "settings": {}, "job": ""}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> RankInfo:
-        """Read one, also one of another version of rankwise: what it has more is ignored."""
+        """The facts from another process, perhaps of another version of rankwise: unknown fields are ignored."""
         return RankInfo(**{name: data[name] for name in RankInfo.__dataclass_fields__ if name in data})
 
 
 def own_info(rank: int, world_size: int, local_rank: int | None, claim: Claim, store_address: str, environ: Mapping[str, str]) -> RankInfo:
-    """What this process says of itself."""
+    """The facts about this process."""
     known = interfaces()
     route = source_address(store_address)
     address = _offered_address(claim.backend, environ, known) or route
@@ -97,7 +97,7 @@ def own_info(rank: int, world_size: int, local_rank: int | None, claim: Claim, s
 
 
 def _offered_address(backend: str, environ: Mapping[str, str], known: list[Interface]) -> str:
-    """What this rank's backend tells the others to connect to. NCCL chooses by itself: empty where no variable tells it what to use."""
+    """The address that this rank's backend offers to the others. NCCL chooses by itself: empty if no variable tells it what to use."""
     if "nccl" not in backend:
         return gloo_interface(environ, socket.gethostname(), known)[1]
     return nccl_interface(environ, known)[1] if environ.get("NCCL_SOCKET_IFNAME") else ""

@@ -1,8 +1,8 @@
 """Registration: every rank writes its info to the store, rank 0 answers, compares, and publishes one outcome for all.
 
-Every process has a name of its own (the id in its info), because a launcher's store outlives the ranks: what a rank of an earlier try has
-written there must not be taken for one of this attempt. So rank 0 replies to each info, to that very process, and only who confirms
-the reply is present. From then on all keys are below rank 0's id: that is the attempt's name.
+Every process has a name of its own (the id in its info). A launcher's store outlives the ranks, and what a rank of an earlier attempt has
+written there must not count in this attempt. So rank 0 replies to each info, to that very process, and a process is present once it
+confirms the reply. From then on all keys begin with rank 0's id, which is the name of the attempt.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from rankwise.train.store_client import TELL_AFTER_S, TELL_EVERY_S, StoreClient
 
 logger = logging.getLogger("rankwise.session")
 
-_QUIET_S = 0.1  # after so long without news the infos are compared, not at every single one
-_SETTLE_S = 2.0  # how long ranks that are just arriving are waited for when it is already known that the job cannot start
-_SKIP_S = 5.0  # between taking a number and writing under it, a rank needs a fraction of this
-_GRACE_S = 5.0  # how much longer than its own deadline a rank waits for rank 0's word
+_QUIET_S = 0.1  # the infos are compared after so long without news, not at every single one
+_SETTLE_S = 2.0  # how long to wait for late ranks when it is already known that the job cannot start
+_SKIP_S = 5.0  # a rank needs a fraction of this between taking a number and writing under it
+_GRACE_S = 5.0  # how much longer than its own deadline a rank waits for rank 0's answer
 
 
 class Registration:
-    """One rank's part in it."""
+    """One rank's part in the registration."""
 
     def __init__(self, client: StoreClient, place: MeetingPlace, info: RankInfo) -> None:
         self._store, self._place, self._info = client, place, info
@@ -47,13 +47,13 @@ class Registration:
         self.num_present = 1  # ranks that can be reached, this one included
 
     def run(self, timeout_s: float) -> dict[str, Any]:
-        """The outcome: the infos of all ranks and what differs, or the finding that all shall raise and how many can."""
+        """The outcome: the infos of all ranks and what differs; or the finding that all raise, and how many ranks can be told."""
         deadline = time.monotonic() + timeout_s
         self._write_event({"info": asdict(self._info)})
         return self._lead(deadline, timeout_s) if self._info.rank == 0 else self._follow(deadline, timeout_s)
 
     def leave_word(self, problem: Finding) -> None:
-        """This rank leaves before the registration is over."""
+        """Tell the others that this rank leaves before the registration is over, and why."""
         if self._info.rank == 0:
             self._publish({"finding": problem.to_dict(), "present": self.num_present - 1})
         else:
@@ -85,17 +85,17 @@ class Registration:
         return self._publish(self._judged(timeout_s))
 
     def _is_skipped(self, number: int) -> bool:
-        """Its writer took the number and was killed before it wrote; a later one did write."""
+        """Whether the writer of this number was killed before it wrote: then a later number has been written."""
         return self._store.look(f"rankwise/event/{number + 1}") is not None
 
     def _take(self, event: dict[str, Any]) -> None:
-        """An info gets a reply; who confirms the reply is present; who leaves before is told to all."""
+        """Take one event: an info gets a reply; a process that confirms the reply is present; one that leaves is noted as gone."""
         if "info" in event:
             info = RankInfo.from_dict(event["info"])
             if info.id != self._info.id and info.job == self._info.job:
                 self._waiting[info.id] = info
                 self._reply(info, {"attempt": self.name})
-                if info.rank == 0:  # it waits for confirmations itself, and would not send one
+                if info.rank == 0:  # another rank 0 sends no confirmation, because it waits for confirmations itself
                     self._write_event({"here": self._info.id, "attempt": info.id})
         elif event.get("attempt") == self.name and event.get("here") in self._waiting:
             self._present[event["here"]] = self._waiting.pop(event["here"])
@@ -132,7 +132,7 @@ class Registration:
         if "finding" in answer:
             return dict(answer)
         self._write_event({"here": self._info.id, "attempt": self.name})
-        if self._info.problem and self._info.problem["code"] == "RW608":  # the outcome, a large answer, would not arrive here
+        if self._info.problem and self._info.problem["code"] == "RW608":  # large packets get lost, and the outcome is large
             return {"finding": self._info.problem, "present": self._info.world_size}
         outcome = self._store.wait(f"rankwise/{self.name}/registration", deadline + _GRACE_S)
         if outcome is not None:
@@ -142,14 +142,14 @@ class Registration:
         return self._publish({"finding": finding.to_dict(), "present": self._info.world_size})
 
     def _raise_alarm(self, timeout_s: float) -> None:
-        """The launcher keeps the store and rank 0 never came: the first rank whose time is over tells all registered ranks."""
+        """Called when the launcher keeps the store and rank 0 never came. The first rank whose time is over tells all registered ranks."""
         infos = self._registered()
         finding = find_missing(infos, self._info.world_size, timeout_s, str(self._place))
         for info in infos:
             self._reply(info, {"finding": finding.to_dict(), "attempt": self._info.id, "present": len(infos)})
 
     def _registered(self) -> list[RankInfo]:
-        """All that have written their info; a rank that its launcher started again counts once."""
+        """The infos of all ranks that have written one; a rank that its launcher started again counts once."""
         latest: dict[tuple[str, int, int], RankInfo] = {}
         for number in range(1, self._store.add("rankwise/events", 0) + 1):
             event = json.loads(self._store.look(f"rankwise/event/{number}") or "{}")
@@ -169,5 +169,5 @@ class Registration:
         self._store.put_first(f"rankwise/reply/{info.id}", json.dumps(reply))
 
     def _publish(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """The first outcome counts, for everybody; returns it."""
+        """Publish an outcome and return the one that counts: the first that any rank has published."""
         return dict(json.loads(self._store.put_first(f"rankwise/{self.name}/registration", json.dumps(outcome))))

@@ -1,4 +1,4 @@
-"""Judges the infos of all ranks: which rank is missing, came twice or differs. Pure: infos in, findings out."""
+"""Judges the infos of all ranks: is a rank missing, or there twice, or different? Pure: infos in, findings out."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rankwise.meet.roster import claimed_twice, missing_numbers, waiting_text, w
 from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
 
-# These name things of one host, or only change what is logged: they may well differ.
+# These name things of one host, or only change what is logged, so they may differ.
 _OWN_SETTINGS = {"NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_TOPO_DUMP_FILE"}
 _LOG_SETTINGS = ("NCCL_DEBUG", "TORCH_NCCL_DEBUG_INFO", "TORCH_NCCL_TRACE")
 
 
 def find_contradiction(infos: list[RankInfo]) -> Finding | None:
-    """What can be said before everybody is here: no rank that is still to come could put it right."""
+    """A finding that no rank still to come could put right, so it counts before all ranks are here."""
     problem = next((Finding.from_dict(info.problem) for info in infos if info.problem), None)
     return problem or _claimed_twice(infos) or _different_world_sizes(infos) or _different_backends(infos)
 
 
 def find_missing(infos: list[RankInfo], world_size: int, waited_s: float, place: str) -> Finding:
-    """Who has not come when the time is over."""
+    """A finding about the ranks that have not come in time."""
     missing = missing_numbers({info.rank for info in infos}, world_size)
     hosts, num_here = {rank: likely_host(rank, infos) for rank in missing}, world_size - len(missing)
     return start_finding(
@@ -37,7 +37,7 @@ def find_missing(infos: list[RankInfo], world_size: int, waited_s: float, place:
 
 
 def find_device_problem(infos: list[RankInfo]) -> Finding | None:
-    """Two ranks on one GPU: NCCL refuses it, and the two would share its memory."""
+    """A finding about two ranks on one GPU: NCCL refuses that, and the two would share its memory."""
     by_gpu: dict[str, list[RankInfo]] = {}
     for info in infos:
         if info.gpu:
@@ -54,7 +54,7 @@ def find_device_problem(infos: list[RankInfo]) -> Finding | None:
 
 
 def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
-    """A rank that would tell the ranks of other hosts to connect to its own loopback."""
+    """A finding about a rank that would tell ranks of other hosts to connect to its own loopback."""
     hosts = {info.host for info in infos}
     on_loopback = [info for info in infos if is_loopback(info.address) and not info.uses_nccl]
     lost = [info for info in on_loopback if any(other.host != info.host and other.dials(info) for other in infos)]
@@ -72,7 +72,7 @@ def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
 
 
 def find_differences(infos: list[RankInfo]) -> list[Finding]:
-    """Versions and settings that are not the same everywhere; an error where the ranks could not understand each other."""
+    """Versions and settings that are not the same everywhere; an error if the ranks could not understand each other."""
     found = []
     for what in sorted({name for info in infos for name in info.versions}):
         versions = [info.versions.get(what, "none") for info in infos]
@@ -104,7 +104,7 @@ def registered_text(infos: list[RankInfo], world_size: int, waited_s: float) -> 
 
 
 def likely_host(rank: int, infos: list[RankInfo]) -> str | None:
-    """Where a missing rank should be: launchers number a host's ranks one after the other, so its neighbours tell; None if they do not."""
+    """The host of a missing rank, judged by its neighbours, because launchers number a host's ranks in a row; None if they do not tell."""
     if any(info.local_rank is None for info in infos):
         return None
     by_rank = {info.rank: info for info in infos}
@@ -140,7 +140,7 @@ def _different_backends(infos: list[RankInfo]) -> Finding | None:
 
 
 def _different(code: str, said: str, infos: list[RankInfo], values: Sequence[object], prefix: str = "", **details: Any) -> Finding | None:
-    """The finding for ranks whose value differs from most; None where all have the same."""
+    """The finding about ranks whose value differs from most; None if all have the same."""
     differs = find_difference({info.rank: value for info, value in zip(infos, values, strict=True)})
     if differs is None:
         return None

@@ -18,7 +18,7 @@ UNEVEN = ("join", "pad", "drop")
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of one step: where its samples stand in the epoch's order, and how many of them count."""
+    """One rank's part of one step: the places of its samples in the epoch's order, and how many of them count."""
 
     positions: range
     num_samples: int
@@ -28,9 +28,9 @@ class Share:
 class SamplePlan:
     """The steps of one epoch after `done` samples of it.
 
-    A last global batch that does not fill all ranks is shared as evenly as possible. With "join" a rank that gets nothing
+    A last global batch that does not fill all ranks is shared as evenly as possible. With "join", a rank that gets nothing
     of it takes part with samples that do not count; "pad" repeats samples until all ranks have the same number; "drop"
-    leaves that batch out. No rank gets fewer than `least` samples, where a step has as many: some layers cannot take one.
+    leaves that batch out. No rank gets fewer than `least` samples in a step that has so many: some layers cannot take one.
     """
 
     length: int
@@ -42,7 +42,7 @@ class SamplePlan:
 
     @cached_property
     def end(self) -> int:
-        """Where the last step ends in the epoch's order; beyond `length` where samples are repeated."""
+        """The place in the epoch's order where the last step ends; beyond `length` if samples are repeated."""
         rest = (self.length - self.done) % self.global_batch
         if self.uneven == "drop":
             return self.length - rest
@@ -55,7 +55,7 @@ class SamplePlan:
         return -(-max(0, self.end - self.done) // self.global_batch)
 
     def done_after(self, num_steps: int) -> int:
-        """How many samples of the epoch are behind us after so many steps."""
+        """How many samples of the epoch are done after so many steps."""
         return min(self.done + num_steps * self.global_batch, self.length)
 
     def step_size(self, step: int) -> int:
@@ -73,7 +73,7 @@ class SamplePlan:
 
 
 def num_padding(rest: int, global_batch: int, world_size: int, least: int) -> int:
-    """How many samples are repeated, so that the `rest` of an epoch gives all ranks the same number; never into a step of their own."""
+    """How many samples to repeat so that the `rest` of an epoch gives all ranks the same number; at most until the step is full."""
     if rest == 0:
         return 0
     each = -(-rest // world_size)
@@ -83,20 +83,20 @@ def num_padding(rest: int, global_batch: int, world_size: int, least: int) -> in
 
 @cache
 def even_part(total: int, num_parts: int, part: int) -> tuple[int, int]:
-    """Begin and end of one of several consecutive parts whose sizes differ by at most one, the larger ones first."""
+    """Begin and end of one of several consecutive parts. Sizes differ by at most one, and larger parts come first."""
     size, larger = divmod(total, num_parts)
     begin = part * size + min(part, larger)
     return begin, begin + size + (part < larger)
 
 
 def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
-    """The shuffled order of an epoch; depends on nothing but these three numbers."""
+    """The shuffled order of an epoch, which depends on these three numbers only."""
     generator = torch.Generator().manual_seed(mixed_seed(seed, epoch))
     return torch.randperm(length, generator=generator)
 
 
 def mixed_seed(*numbers: int) -> int:
-    """One seed out of several numbers; neighbours in any of them give unrelated seeds."""
+    """One seed made of several numbers; neighbouring numbers give unrelated seeds."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:
         state = ((state ^ number) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64

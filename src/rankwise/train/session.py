@@ -1,4 +1,4 @@
-"""`session()`: the ranks become one job, stage by stage, or every rank says which stage failed and which ranks are to blame."""
+"""`session()`: the ranks become one job, stage by stage; or every rank says which stage failed and which ranks are to blame."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from rankwise.train.store import open_store
 
 logger = logging.getLogger("rankwise.session")
 
-_LONGEST_S = 1e9  # what threads and torch still take as a timeout
+_LONGEST_S = 1e9  # the longest timeout that threads and torch accept
 _DESTROY_S = 10.0
-_OUT_OF_RANGE_S = 10.0  # how long a rank that cannot belong to the job looks for the others, to tell them so
+_OUT_OF_RANGE_S = 10.0  # how long a rank that cannot belong to the job tries to tell the others
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Job:
     local_rank: int
     device: torch.device
     backend: str  # "none" in a world of one
-    notes: tuple[Finding, ...] = ()  # what differs between the ranks without being in the way
-    _assembly: Assembly | None = field(default=None, repr=False)  # None in a world of one, where nobody can disagree
+    notes: tuple[Finding, ...] = ()  # harmless differences between the ranks
+    _assembly: Assembly | None = field(default=None, repr=False)  # None in a world of one, which has no other rank to disagree with
     _visits: Iterator[int] = field(default_factory=lambda: count(1), repr=False)
 
     @property
@@ -81,7 +81,7 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
     if problem := check_backend(backend):
         raise UsageError(problem)
     is_half_set = env.world_size is None and (env.rank is not None or any(os.environ.get(name) for name in ("RANK", "WORLD_SIZE")))
-    if env.world_size in (None, 1) and not env.rank and not is_half_set:  # rank 0 of several must not train alone
+    if env.world_size in (None, 1) and not env.rank and not is_half_set:  # rank 0 of several ranks must not train alone
         job, assembly = _start_alone(backend, env), None
     else:
         job, assembly = _start_together(backend, env, timeout_s, collective_timeout_s)
@@ -117,7 +117,7 @@ def _start_together(backend: str | None, env: RankEnv, timeout_s: float, collect
         if rank < world_size:
             raise
         raise _out_of_range(rank, world_size) from None
-    claim = claim_device(backend, env.local_rank or 0, me, os.environ)  # without one there is one rank per container, as in Kubernetes
+    claim = claim_device(backend, env.local_rank or 0, me, os.environ)  # without a local rank: one rank per container, as in Kubernetes
     claim = replace(claim, problem=opened.problem or claim.problem)
     info = own_info(rank, world_size, env.local_rank, claim, opened.address, os.environ)
     assembly = Assembly(opened, place, info)
@@ -133,7 +133,7 @@ def _start_together(backend: str | None, env: RankEnv, timeout_s: float, collect
 
 
 def read_place(env: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, MeetingPlace]:
-    """Rank, world size and meeting place, or the finding that says which of them the environment does not hold."""
+    """Rank, world size and meeting place; raises with a finding that says which of them the environment lacks."""
     place = read_meeting_place(environ)
     missing = [name for name, value in (("RANK", env.rank), ("WORLD_SIZE", env.world_size)) if value is None]
     if place is None:
@@ -159,7 +159,7 @@ def _here(rank: int | None) -> Place:
 
 
 def end(assembly: Assembly | None, device: torch.device) -> None:
-    """Take the group down, whatever state it is in, and leave the store in turn; never waits long for ranks that are gone."""
+    """Destroy the process group, whatever state it is in, and leave the store after the others; never wait long for ranks that are gone."""
 
     def destroy() -> None:
         use_device(device)

@@ -1,4 +1,4 @@
-"""Checkpoints whose weights all ranks write at once, with `torch.distributed.checkpoint`; committed like the others."""
+"""Checkpoints whose weights all ranks write at once, with `torch.distributed.checkpoint`; they are committed like all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARDS = "shards"
 
 
 def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
-    """All ranks write; rank 0 commits when everybody has."""
+    """Save on all ranks; rank 0 commits when all of them have written."""
     state = _collected(things)
     partial = rank_zero(lambda: committed.begin(folder, step))
     if partial is None:
@@ -39,7 +39,7 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
     lines: dict[str, Any] = {}
     try:
         dcp_saver.save(state, checkpoint_id=partial / SHARDS)
-        # each rank its own files, so that no rank reads everything; what belongs to all of them is rank 0's
+        # each rank hashes its own files, so that no rank reads everything; files for all ranks are rank 0's
         own = [path for path in (partial / SHARDS).iterdir() if _writer_of(path) == group.rank()]
         lines = {f"{SHARDS}/{path.name}": committed.hash_file(path) for path in own}
     except (Exception, CheckpointException) as error:
@@ -52,7 +52,7 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
 
 
 def _collected(things: dict[str, Any]) -> dict[str, Any]:
-    """What is to be saved. What it raises is the caller's to hear, and the other ranks', who would wait for this one."""
+    """What is to be saved. An exception is raised here, and told to the other ranks, which would otherwise wait for this one."""
     state, failure = {}, None
     try:
         state = plain_numbers(_weights(things, is_saved=True))
@@ -68,7 +68,7 @@ def _collected(things: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_sharded(path: Path, things: dict[str, Any]) -> None:
-    """Every rank reads its part. What is wrong with the folder is found before that, and raised by all ranks alike."""
+    """Every rank reads its part. What is wrong with the folder is found before that, and raised by all ranks."""
     state = _weights(things)
     metadata = _read_alike(path / SHARDS, state)
     _leave_out_never_stepped(state, metadata)
@@ -85,31 +85,31 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
             things.get("optimizer", ()),
             model_state_dict=state["model"],
             optim_state_dict=state.get("optimizer", {}),
-            options=StateDictOptions(strict=False),  # of the optimizer's state; the model's names were compared
+            options=StateDictOptions(strict=False),  # for the optimizer's state; the model's names were compared before
         )
-    except ValueError as error:  # groups of other parameters, on all ranks alike
+    except ValueError as error:  # parameter groups that differ, on all ranks in the same way
         raise TrainError(misfit(f"{path} does not fit: {_said(error)}")) from None
 
 
 def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
-    """Whether the checkpoint that is there holds what this one would; all ranks say the same."""
+    """Whether the checkpoint that is there has the weights that this one would have; all ranks return the same."""
     own = {name: value for name, value in _weights(things, is_saved=True)["model"].items() if isinstance(value, torch.Tensor)}
     there = {name: value.detach().clone() for name, value in own.items()}
     try:
         metadata = _read_alike(path / SHARDS, {"model": own})
         dcp_loader.load({"model": there}, storage_reader=CheckpointReader(path / SHARDS, metadata), planner=Planner())
-    except (TrainError, CheckpointException):  # of another model, or not readable
+    except (TrainError, CheckpointException):  # it is of another model, or not readable
         return False
     return all(group.gathered(same_weights(_locals(own), _locals(there), unwrap(things["model"]))))
 
 
 def _locals(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """This rank's parts."""
+    """This rank's parts of the tensors."""
     return {name: (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach() for name, tensor in tensors.items()}
 
 
 def _read_alike(folder: Path, state: dict[str, Any]) -> Metadata:
-    """The metadata, if it is harmless and fits on every rank."""
+    """The metadata, if it is harmless and fits on every rank; raises on all ranks otherwise."""
     finding: Finding | None
     try:
         metadata = read_metadata(folder)
@@ -124,42 +124,42 @@ def _read_alike(folder: Path, state: dict[str, Any]) -> Metadata:
 
 
 def _find_misfit(folder: Path, state: dict[str, Any], metadata: Metadata) -> Finding | None:
-    """torch would leave out what the model has no place for, without a word."""
+    """A finding if the folder does not fit: torch would silently leave out what the model has no place for."""
     names = metadata.state_dict_metadata
     if absent := [name for name in state if not any(saved.startswith(f"{name}.") for saved in names)]:
         return misfit(f"{folder} holds no {absent[0]}")
     own = {f"model.{name}": value for name, value in state["model"].items() if isinstance(value, torch.Tensor)}
-    others = tuple(f"model.{name}" for name in state["model"] if f"model.{name}" not in own)  # what get_extra_state gave, of any shape
+    others = tuple(f"model.{name}" for name in state["model"] if f"model.{name}" not in own)  # extra state (get_extra_state), of any shape
     tensors = {name: entry.size for name, entry in names.items() if isinstance(entry, TensorStorageMetadata)}
     shapes = {name: size for name, size in tensors.items() if name.startswith("model.") and not name.startswith(others)}
     return find_names_misfit(own, shapes, folder)
 
 
 def _said(error: BaseException) -> str:
-    """One line; dcp gathers what failed on any rank into one exception, with their tracebacks."""
+    """One line about an error. DCP gathers the failures of all ranks in one exception, with their tracebacks."""
     if isinstance(error, CheckpointException):
         error = next(failure for failure, _ in error.failures.values())
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _as_os_error(error: BaseException) -> OSError:
-    """With the number that says what helps, if any rank's failure has one."""
+    """An OSError with the error number that helps most, if any rank's failure has one."""
     failed = [failure for failure, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
     numbered = [failure for failure in failed if isinstance(failure, OSError) and failure.errno]
     return OSError(numbered[0].errno, numbered[0].strerror) if numbered else OSError(_said(error))
 
 
 def _leave_out_never_stepped(state: dict[str, Any], metadata: Metadata) -> None:
-    """A parameter that had no gradient yet has no state in the checkpoint, and has none after it."""
+    """Leave out parameters that had no gradient yet: they have no state in the checkpoint, and none after loading it."""
     saved = {begin for name in metadata.state_dict_metadata for begin in accumulate(name.split("."), "{}.{}".format)}
     for name in [name for name in state.get("optimizer", {}).get("state", {}) if f"optimizer.state.{name}" not in saved]:
         del state["optimizer"]["state"][name]
 
 
 def _weights(things: dict[str, Any], *, is_saved: bool = False) -> dict[str, Any]:
-    """Under the names the plain model has; the optimizer's state too goes by names, so that it can be cut anew.
+    """Model and optimizer by the names of the plain model, so that the optimizer's state can be split over other ranks.
 
-    To have places to load into, torch steps an optimizer that has no state yet; that must not be saved, nor trained on.
+    torch steps an optimizer without state to make places to load into; that state must not be saved, nor trained on.
     """
     is_fresh = "optimizer" in things and not things["optimizer"].state
     model, optimizer = get_state_dict(things["model"], things.get("optimizer", ()))
@@ -170,6 +170,6 @@ def _weights(things: dict[str, Any], *, is_saved: bool = False) -> dict[str, Any
 
 
 def _writer_of(path: Path) -> int:
-    """`__3_0.distcp` was written by rank 3; `.metadata` by rank 0."""
+    """The rank that wrote a file: `__3_0.distcp` is rank 3's; `.metadata` is rank 0's."""
     parts = path.name.split("_")
     return int(parts[2]) if len(parts) > 3 and parts[2].isdecimal() else 0

@@ -30,8 +30,8 @@ log = logging.getLogger("rankwise.train")
 _END_GRACE_S = 5.0
 _LEAVE_S = 300.0
 _SETTLE_S = 1.0
-_LOOK_EVERY_S = 1.0  # for workers that are gone
-_ECHO_SETTLE_S = 5.0  # where all that is known so far is that a connection to somebody broke
+_LOOK_EVERY_S = 1.0  # between two looks for workers that are gone
+_ECHO_SETTLE_S = 5.0  # how long to wait for the cause while all known errors are broken connections
 _ECHOES = (
     "connection closed by peer",
     "connection reset by peer",
@@ -41,9 +41,9 @@ _ECHOES = (
     "nccl error: remote",
 )
 _NO_GUARD_CODE = 97
-_SPAWNED = "RANKWISE_SPAWNED"  # set in workers, so that a script without the guard is told from a worker that spawns on purpose
+_SPAWNED = "RANKWISE_SPAWNED"  # set in workers, to tell a script without the guard from a worker that spawns on purpose
 _PR_SET_PDEATHSIG = 1
-_starting = threading.Lock()  # a worker inherits the environment of this process, which is one for all threads
+_starting = threading.Lock()  # a worker inherits this process's environment, which all threads share
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
@@ -55,7 +55,7 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
     if not isinstance(nproc, int) or isinstance(nproc, bool) or nproc < 1:
         raise UsageError(f"nproc must be a whole number of at least 1, not {nproc!r}", next=("rankwise.spawn(train, 2)",))
     if getattr(multiprocessing.current_process(), "_inheriting", False) and _SPAWNED in os.environ:
-        raise SystemExit(_NO_GUARD_CODE)  # quietly: the process that started this one tells
+        raise SystemExit(_NO_GUARD_CODE)  # without a message, because the process that started this one raises the error
     _check_can_be_found(fn)
     work = pickled(fn, args)
     store = _open_store()
@@ -66,7 +66,7 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
             for rank in range(nproc):
                 workers.append(_start(rank, nproc, int(store.port)))
             for worker in workers:
-                with contextlib.suppress(OSError):  # it has ended already, and how is seen below
+                with contextlib.suppress(OSError):  # the worker has ended already; how is seen below
                     worker.pipe.send_bytes(work)
             results = _results(workers)
             families = _families(workers)
@@ -78,11 +78,11 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _hearing_of_children() -> Iterator[None]:
-    """A process that ignores SIGCHLD, as some daemons have theirs inherit, is not told how its children end."""
+    """Reset SIGCHLD if this process ignores it, as some daemons do by inheritance: otherwise nothing tells how its children end."""
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         yield
         return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # which Python refuses outside of the main thread
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Python refuses this outside of the main thread
     try:
         yield
     finally:
@@ -91,7 +91,7 @@ def _hearing_of_children() -> Iterator[None]:
 
 @dataclass
 class RankProcess:
-    """One rank's process and the pipe on which it tells how it went."""
+    """One rank's process, and the pipe on which it sends its result or error."""
 
     rank: int
     process: multiprocessing.process.BaseProcess
@@ -99,10 +99,10 @@ class RankProcess:
 
 
 def _check_can_be_found(fn: Callable[..., Any]) -> None:
-    """A new process runs the main module again to find what is defined there; that of `-c`, a notebook or a package it does not find."""
+    """Raise if workers could not find `fn`: each runs the main module again, which is impossible for `-c`, a notebook or a package."""
     main = sys.modules["__main__"]
     spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    is_input = spec is None and path is not None and not os.path.isfile(path)  # <stdin>, and multiprocessing would look for that file
+    is_input = spec is None and path is not None and not os.path.isfile(path)  # multiprocessing would look for a file called <stdin>
     is_found = not spec.name.endswith("__main__") if spec is not None else path is not None
     if is_input or (not is_found and getattr(fn, "__module__", None) == "__main__"):
         raise UsageError(
@@ -113,9 +113,9 @@ def _check_can_be_found(fn: Callable[..., Any]) -> None:
 
 
 def pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """What the workers get travels by pickle; a lambda or a function inside a function does not.
+    """The function and its arguments as a pickle, which a lambda, or a function inside a function, cannot be in.
 
-    As bytes made here: multiprocessing's own pickling moves tensors into shared memory, where one rank's optimizer would train them all.
+    Pickled here, because multiprocessing would move tensors into shared memory, where all ranks' optimizers would change the same ones.
     """
     try:
         return pickle.dumps((fn, args))
@@ -127,7 +127,7 @@ def pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def _open_store() -> Any:
-    """Kept here, so that it outlives the workers; on loopback alone, on a port nobody else has."""
+    """Open the store of the job here, so that it outlives the workers; on loopback only, on a free port."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # late: a worker may do without torch
 
     ear = socket.socket()
@@ -137,7 +137,7 @@ def _open_store() -> Any:
 
 
 def _start(rank: int, nproc: int, port: int) -> RankProcess:
-    """The work comes by the pipe: as an argument, it would be waited with for ever if the worker ended while it imported the script."""
+    """Start a worker. It gets its work by the pipe: as an argument, a worker that ended while importing the script would block us."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, os.getpid()), name=f"rank-{rank}")
@@ -149,7 +149,7 @@ def _start(rank: int, nproc: int, port: int) -> RankProcess:
 
 @contextlib.contextmanager
 def _environment(rank: int, nproc: int, port: int) -> Iterator[None]:
-    """What the worker has from its first moment: its torch reads some of it while the user's module is being imported."""
+    """Set what a worker needs from its first moment, because torch reads some of it while the user's module is imported."""
     wanted = {
         "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": nproc, "LOCAL_WORLD_SIZE": nproc, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         "TORCHELASTIC_USE_AGENT_STORE": True, _SPAWNED: os.getpid(),
@@ -179,14 +179,14 @@ def _work(pipe: Any, parent: int) -> None:
         finding = error.finding.to_dict() if isinstance(error, RankwiseError) else None
         text = "".join(traceback.format_exception(error))
         code = error.code if isinstance(error, SystemExit) else 1
-        failed_at = getattr(error, "_rankwise_failed_at", time.monotonic())  # before the session was taken down, which fails the others
+        failed_at = getattr(error, "_rankwise_failed_at", time.monotonic())  # before the session ends, which fails the others
         result = ("returned", None) if code in (0, None) else ("raised", text, finding, failed_at)
-    if os.getpid() != own:  # `fn` forked and the child came back from it too: a rank has one result, the worker's
+    if os.getpid() != own:  # a child that `fn` forked has returned too, but a rank has one result, the worker's
         os.write(
             2, f"rankwise: a process that rank {os.environ.get('RANK')} had forked came back from its function, and was ended\n".encode()
         )
         os._exit(1)
-    with contextlib.suppress(Exception):  # there may be none, as in what a daemon starts, or nobody who reads it
+    with contextlib.suppress(Exception):  # standard output may be missing, as under a daemon, or not be read by any process
         sys.stdout.flush()
     try:
         # the values themselves: multiprocessing would send tensors as handles, which are worth nothing once this process has ended
@@ -202,12 +202,12 @@ def _work(pipe: Any, parent: int) -> None:
 
 
 def _results(workers: list[RankProcess]) -> list[Any]:
-    """Wait for all; the one that failed first decides, which need not be the one that is heard first. One to whom a connection broke
-    is never the first: whoever was at the other end is, and the end of a process is seen by its peers before it is seen here."""
+    """Wait for all workers. The failure that happened first counts, not the one that is heard first. A broken connection is never the first
+    failure: the process at its other end failed before, and the end of a process is seen by its peers before it is seen here."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, RankProcess, str, Any]] = []
     waiting: dict[Any, RankProcess] = {worker.pipe: worker for worker in workers}
-    patience_s: float | None = None  # how long to wait for what others may still say
+    patience_s: float | None = None  # how long to wait for further reports
     while waiting:
         ready = multiprocessing.connection.wait(list(waiting), patience_s or _LOOK_EVERY_S)
         if not ready and patience_s is not None:
@@ -228,7 +228,7 @@ def _results(workers: list[RankProcess]) -> list[Any]:
 
 
 def _ended(waiting: dict[Any, RankProcess]) -> list[Any]:
-    """The pipes of workers that are gone, which stay open as long as a process that the worker had forked lives on."""
+    """The pipes of workers that are gone. Such a pipe stays open while a process that the worker forked lives."""
     return [pipe for pipe, worker in waiting.items() if worker.process.exitcode is not None]
 
 
@@ -253,13 +253,13 @@ def _message_of(worker: RankProcess) -> tuple[Any, ...]:
         return "raised", "", None, ended_at
     try:
         return tuple(pickle.loads(data))
-    except Exception as error:  # whatever the classes of the user's result raise here
+    except Exception as error:  # the classes of the user's result may raise anything
         text = f"the result of rank {worker.rank} cannot be read back: {type(error).__name__}: {error}"
         return "raised", text, None, time.monotonic()
 
 
 def _failure(worker: RankProcess, text: str, finding: dict[str, Any] | None, returned: list[int]) -> Finding:
-    """`returned`: the ranks that ended well, without which a collective of this one cannot end; when each was heard says nothing."""
+    """`returned` are the ranks that ended well: this rank's collectives cannot end without them. Their order in time is not known."""
     if finding is not None:
         return Finding.from_dict(finding)
     place = Place(rank=worker.rank, host=socket.gethostname(), pid=worker.process.pid)
@@ -281,7 +281,7 @@ def _failure(worker: RankProcess, text: str, finding: dict[str, Any] | None, ret
 
 
 def _let_leave(workers: list[RankProcess]) -> None:
-    """All have returned: what their threads and exit handlers still write (a checkpoint, a log) is theirs to finish, as in any program."""
+    """All ranks have returned. Let their threads and exit handlers finish what they still write (a checkpoint, a log)."""
     deadline = time.monotonic() + _LEAVE_S
     for worker in workers:
         worker.process.join(max(0.0, deadline - time.monotonic()))
@@ -290,7 +290,7 @@ def _let_leave(workers: list[RankProcess]) -> None:
 
 
 def _end(workers: list[RankProcess], families: list[psutil.Process]) -> None:
-    """End all workers: first by SIGTERM, then by SIGKILL, with all processes they started."""
+    """End all workers, first by SIGTERM, then by SIGKILL, together with all processes that they started."""
     for worker in workers:
         if worker.process.is_alive():
             worker.process.terminate()
@@ -308,7 +308,7 @@ def _end(workers: list[RankProcess], families: list[psutil.Process]) -> None:
 
 
 def _families(workers: list[RankProcess]) -> list[psutil.Process]:
-    """What the workers that still run have started; the number of one that has ended may be another process's by now."""
+    """The processes that running workers have started. A worker that has ended is skipped: its pid may belong to another process by now."""
     found: list[psutil.Process] = []
     for worker in [worker for worker in workers if worker.process.is_alive()]:
         with contextlib.suppress(psutil.Error):

@@ -29,7 +29,7 @@ log = logging.getLogger("rankwise.train")
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NOTHING: AbstractContextManager[Any] = nullcontext()
-MAX_SKIPS_IN_A_ROW = 25  # fp16 begins with a loss scale that is too high and needs about ten to come down
+MAX_SKIPS_IN_A_ROW = 25  # fp16 begins with a loss scale that is too high, and needs about ten skips to lower it
 
 
 class Step:
@@ -62,12 +62,12 @@ class Step:
         self.accumulate, self.clip_norm = accumulate, clip_norm
         self.count = 0  # steps of the optimizer
         self.num_skipped = 0  # windows whose gradients were not finite
-        self.num_samples: float = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
+        self.num_samples: float = 0  # samples of this rank's batch that count: 0 for a batch that only keeps the ranks in step
         self.grad_norm = math.nan  # of the last window, before clipping
         self._autocast: AbstractContextManager[Any] = torch.autocast(device.type, DTYPES[precision]) if precision in DTYPES else _NOTHING
         self.scaler = _scaler_of(model, device.type) if precision == "fp16" else None
-        self._micro: Micro | None = None  # the batch whose loss is awaited
-        self._loop: tuple[Loader, Loop] | None = None  # that it is from
+        self._micro: Micro | None = None  # the batch that still waits for its loss
+        self._loop: tuple[Loader, Loop] | None = None  # the loader and the loop that the batch is from
         self._is_window_open = False
         self._is_first = True
         self._skips_in_a_row = 0
@@ -77,9 +77,9 @@ class Step:
     def over(self, batches: Iterable[Any], count: Count | None = None) -> Iterator[Any]:
         """The batches, from a `Loader` or from anything else that can be iterated.
 
-        `count` tells how much a batch counts, where that is not its number of samples (tokens, for example).
+        `count` says how much a batch counts, if that is not its number of samples (tokens, for example).
         """
-        check_synchronised(self.model)  # the model may have been wrapped, and this made, before there was a process group
+        check_synchronised(self.model)  # again, because a process group may have been made since `__init__`
         check_unchanged(self.model)
         check_optimizer(self.optimizer, self.model)
         try:
@@ -131,7 +131,7 @@ class Step:
         self.count, self.num_skipped = int(state["count"]), int(state["num_skipped"])
         if self.scaler and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-        if self.scheduler is not None and "scheduler" in state:  # not in those of earlier versions
+        if self.scheduler is not None and "scheduler" in state:  # checkpoints of earlier versions have none
             self.scheduler.load_state_dict(state["scheduler"])
 
     def _micros(self, batches: Iterable[Any], count: Count | None) -> Iterator[Micro]:
@@ -143,7 +143,7 @@ class Step:
         return counted(batches, self.accumulate, count or num_samples_in)
 
     def _clear_others(self) -> None:
-        """Gradients that are there before a window: the loss of another model that goes through this one (GANs) leaves some."""
+        """Drop gradients from before a window: the loss of another model that goes through this one (GANs) leaves some."""
         if not self._is_window_open:
             self.optimizer.zero_grad(set_to_none=True)
 
@@ -160,23 +160,23 @@ class Step:
         return self._micro
 
     def _no_sync(self, micro: Micro) -> AbstractContextManager[Any]:
-        """Only the window's last batch exchanges gradients; DDP looks at this in forward, other wrappers in backward.
+        """No exchange of gradients except for the window's last batch; DDP looks at this in forward, other wrappers in backward.
 
-        A static graph is learned in the first backward, which must exchange them; doing so early changes no sum.
+        A static graph is learned in the first backward, which therefore exchanges gradients; doing so early changes no sum.
         """
         if micro.closes or not hasattr(self.model, "no_sync") or (self._is_first and getattr(self.model, "static_graph", False)):
             return _NOTHING
         return self.model.no_sync()  # type: ignore[no-any-return,operator]
 
     def _close_window(self) -> None:
-        """Unscale, then clip, then step; the gradients are the same on every rank by now, so all of them decide alike."""
+        """Unscale, then clip, then step. The gradients are the same on every rank by now, so all ranks decide alike."""
         if self.scaler:
             self.scaler.unscale_(self.optimizer)
         parameters = [p for parameters in self.optimizer.param_groups for p in parameters["params"] if p.grad is not None]
         sparse = [p for p in parameters if p.grad.is_sparse]
         for p in sparse:
-            p.grad = p.grad.coalesce()  # a row that came twice is one number of the norm
-        clip_parts = getattr(self.model, "clip_grad_norm_", None)  # of FSDP1: a rank's gradients are plain tensors, and parts
+            p.grad = p.grad.coalesce()  # a row that occurs twice must count as one number in the norm
+        clip_parts = getattr(self.model, "clip_grad_norm_", None)  # of FSDP1, where a rank's gradients are plain tensors, and parts
         if clip_parts is not None:
             norm = clip_parts(math.inf if self.clip_norm is None else self.clip_norm)
         else:
@@ -218,7 +218,7 @@ class Step:
 
 
 def _scaler_of(model: nn.Module, device_type: str) -> torch.amp.GradScaler:
-    """The gradient scaler. With FSDP1 each rank checks only its own part, so all ranks have to share what they found."""
+    """The gradient scaler. With FSDP1 each rank checks only its own part, so all ranks share what they find."""
     if not hasattr(model, "clip_grad_norm_"):
         return torch.amp.GradScaler(device_type)
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -227,7 +227,7 @@ def _scaler_of(model: nn.Module, device_type: str) -> torch.amp.GradScaler:
 
 
 def check_options(model: nn.Module, optimizer: Any, accumulate: int, precision: str, clip_norm: float | None) -> torch.device:
-    """Raise for what would fail later, in other words; the model's device if all is well."""
+    """Raise clear errors for what would fail later; returns the model's device."""
     if accumulate < 1:
         raise UsageError(f"accumulate={accumulate}: a window has at least one batch")
     if precision not in ("fp32", *DTYPES):
@@ -243,11 +243,11 @@ def check_options(model: nn.Module, optimizer: Any, accumulate: int, precision: 
 
 
 def check_steps(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
-    """Raise if their `step` wants something that nobody here has: a closure (LBFGS), a metric (ReduceLROnPlateau)."""
+    """Raise if a `step` needs an argument that is not known here: a closure (LBFGS), a metric (ReduceLROnPlateau)."""
     for name, stepper in (("optimizer", optimizer), ("scheduler", scheduler)):
         wanted = (
             signature(type(stepper).step).parameters.values() if hasattr(type(stepper), "step") else ()
-        )  # torch replaces the object's own
+        )  # of the class, because torch replaces the object's own
         for parameter in list(wanted)[1:]:
             if parameter.default is parameter.empty and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                 kind = type(stepper).__name__
@@ -274,7 +274,7 @@ def check_synchronised(model: nn.Module) -> None:
 
 
 def _sizes_of_averages(model: nn.Module) -> Iterator[int]:
-    """Over how many ranks gradients are averaged: by DDP, by FSDP1, whose copies of the parts have a group of their own, by FSDP2."""
+    """Over how many ranks gradients are averaged: by DDP, by FSDP1 (whose copies of the parts have a group of their own), by FSDP2."""
     for module in model.modules():
         if isinstance(module, (DistributedDataParallel, FullyShardedDataParallel)):
             parts, copies = cast(Any, module).process_group, getattr(module, "_inter_node_pg", None)
@@ -283,7 +283,7 @@ def _sizes_of_averages(model: nn.Module) -> Iterator[int]:
 
 
 def fewest_samples(model: nn.Module) -> int:
-    """How many samples the model's layers want: BatchNorm takes statistics over a rank's batch, SyncBatchNorm over those of all ranks."""
+    """The fewest samples for the model's layers: BatchNorm takes statistics over a rank's batch, SyncBatchNorm over all ranks' batches."""
     by_rank = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
     return 2 if any(module.training for module in by_rank) else 1
 
@@ -293,9 +293,9 @@ def _out_of_order(summary: str) -> TrainError:
 
 
 def sharded_optimizer(kind: type[torch.optim.Optimizer], parameters: Iterable[torch.Tensor], **options: Any) -> torch.optim.Optimizer:
-    """The optimizer with each rank keeping the state of its own part of the parameters; the plain one where there is one rank."""
+    """The optimizer, with each rank keeping the state of its own part of the parameters; the plain optimizer if there is one rank."""
     if group.world_size() == 1:
         return kind(parameters, **options)
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # late: it takes a second
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # imported late, because it takes a second
 
     return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, **options)

@@ -1,4 +1,4 @@
-"""Opens the ranks' store, or reaches it; says which of resolving, connecting and answering it was that failed."""
+"""Opens the ranks' store, or connects to it. On failure it says whether resolving, connecting or answering failed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from rankwise.train.store_client import TELL_EVERY_S, StoreClient, pauses_s
 
 logger = logging.getLogger("rankwise.session")
 
-_CALL_TIMEOUT = timedelta(seconds=30)  # of single questions to the store; waiting is done by asking again
+_CALL_TIMEOUT = timedelta(seconds=30)  # of single questions to the store; waiting means asking again
 _CONNECT_S = 3.0
 _ANSWER_S = 5.0
 _ATTEMPTS = 3
 _BULK_S = 5.0
 _BULK_TRIES = 2
 _SILENT = "it has not answered for"
-_HOPELESS = re.compile(r"[\s/:@\[\]]")  # nothing with one of these could become a host's name
+_HOPELESS = re.compile(r"[\s/:@\[\]]")  # a host's name cannot have any of these
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _kept: dict[tuple[int, MeetingPlace], tuple[Store, str]] = {}  # the stores that this process has opened
@@ -42,17 +42,17 @@ _kept: dict[tuple[int, MeetingPlace], tuple[Store, str]] = {}  # the stores that
 
 @dataclass(frozen=True)
 class OpenStore:
-    """A client of the store, how to get a second connection to that store, and whether it lives in this process."""
+    """A client of the store, how to get a second connection to it, and whether the store lives in this process."""
 
     client: StoreClient
     connect: Callable[[], Store]
     address: str
     is_ours: bool
-    problem: Finding | None = None  # the store can be reached, but not everything gets through
+    problem: Finding | None = None  # if the store can be reached, but large packets get lost
 
 
 def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
-    """Rank 0 opens the store unless the launcher keeps it; everybody else connects, as soon as it is there."""
+    """Rank 0 opens the store, unless the launcher keeps it; all other ranks connect as soon as it is there."""
     deadline = time.monotonic() + timeout_s
     addresses = resolve_store(place, me, deadline)
     if me.rank == 0 and not place.kept_by_launcher:
@@ -75,7 +75,7 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
 
 
 def resolve_store(place: MeetingPlace, me: Place, deadline: float) -> list[str]:
-    """Every address the name stands for; asked again until the deadline, because a service's name may come up after its first user."""
+    """All addresses of the name. It is asked for until the deadline, because a service's name may come up after its first user."""
     began = told_at = time.monotonic()
     pauses = pauses_s(_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
@@ -101,7 +101,7 @@ def _unresolvable(place: MeetingPlace, me: Place, error: str, waited_s: float) -
 
 
 def _kept_open(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[Store, str]:
-    """Open until this process ends: quick ranks come to its next session while it is still leaving the one before."""
+    """The store, which stays open until this process ends: quick ranks come to the next session while it still leaves the last one."""
     key = os.getpid(), place
     if key not in _kept:
         _kept[key] = _opened(place, addresses, me)
@@ -109,12 +109,12 @@ def _kept_open(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[St
 
 
 def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[Store, str]:
-    """Listen where the others will look: on loopback alone if that is what all were told, else on every address as torch does.
+    """Listen where the others will look: on loopback only if they were all told so, otherwise on every address, as torch does.
 
-    A host's own name often resolves to loopback on that very host; the others see it elsewhere. Also the address for ourselves.
+    A host's own name often resolves to loopback on that host, and to another address elsewhere. Also returns the address for ourselves.
     """
     is_local = place.address == "localhost" or is_loopback(place.address)
-    loopback = next((address for address in addresses if ":" not in address), addresses[0])  # 127.0.1.1 is not 127.0.0.1
+    loopback = next((address for address in addresses if ":" not in address), addresses[0])  # it may be 127.0.1.1, which is not 127.0.0.1
     own = loopback if is_local else "127.0.0.1"
     try:
         with _ear(loopback if is_local else "") as ear:
@@ -125,13 +125,13 @@ def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[Store
             fd = ear.detach()
     except OSError as error:
         raise StartError(_not_opened(place, me, error)) from None
-    # multi_tenant: an init_process_group of the user's own, after the session, shares it
+    # multi_tenant: an init_process_group of the user's, after the session, shares the store
     store = TCPStore(own, place.port, is_master=True, timeout=_CALL_TIMEOUT, wait_for_workers=False, multi_tenant=True, master_listen_fd=fd)
     return store, own
 
 
 def _ear(loopback: str) -> socket.socket:
-    """A socket for that address; for every address, of both families where this host has both."""
+    """A socket for that address; or for every address, of both families if this host has both."""
     if loopback:
         return socket.socket(socket.AF_INET6 if ":" in loopback else socket.AF_INET)
     try:
@@ -154,7 +154,7 @@ def _not_opened(place: MeetingPlace, me: Place, error: OSError) -> Finding:
 
 
 def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float) -> str:
-    """The first address that takes a connection; tried until the deadline, because rank 0 may start last."""
+    """The first address that accepts a connection. It is tried until the deadline, because rank 0 may start last."""
     began = told_at = time.monotonic()
     pauses = enumerate(pauses_s(_PAUSE_S / 10, _LONGEST_PAUSE_S), 1)
     while True:
@@ -201,7 +201,7 @@ def _unreachable(place: MeetingPlace, me: Place, outcomes: dict[str, str], tries
 
 
 def _answered(address: str, port: int) -> tuple[Store | None, str]:
-    """The store, or what happened instead. In a thread: torch's client waits for ever at a port whose holder says nothing."""
+    """The store, or what happened instead. Asked in a thread, because torch's client waits for ever at a port that stays silent."""
     task = ThreadTask(lambda: _client(address, port), "store")
     if not task.wait(_ANSWER_S):
         return None, f"{_SILENT} {_ANSWER_S:.0f} s"
@@ -209,7 +209,7 @@ def _answered(address: str, port: int) -> tuple[Store | None, str]:
 
 
 def _with_bulk_tried(opened: OpenStore, place: MeetingPlace, me: Place) -> OpenStore:
-    """Small packets made the connection; only large ones show a path that swallows them. It is stuck then, so a new one takes its place."""
+    """Try large packets, because small ones are enough to connect. If they get lost, the connection is stuck, so it is replaced."""
     if is_loopback(opened.address):
         return opened
     for _ in range(_BULK_TRIES):

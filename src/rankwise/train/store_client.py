@@ -1,7 +1,7 @@
-"""A client of the rendezvous store, through which the ranks write to each other; every question has a limit.
+"""A client of the rendezvous store, through which the ranks write to each other; every question has a time limit.
 
-torch's client waits without end for an answer that got lost on the way, and holds off Ctrl-C meanwhile. So a thread asks, and the
-rank waits for it here, in Python. After a silence the connection is stuck for good, and its thread with it.
+torch's client waits for ever for an answer that got lost on the way, and holds off Ctrl-C meanwhile. So a thread asks, and the
+rank waits for the thread, in Python. After a timeout the connection is stuck for good, and so is its thread.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rankwise.meet.threads import ThreadTask
 from rankwise.train.errors import start_finding
 
 _LIMIT_S = 15.0  # a store that is alive answers in milliseconds
-TELL_AFTER_S = 3.0  # whom a rank waits for
+TELL_AFTER_S = 3.0  # before a rank says which ranks it waits for
 TELL_EVERY_S = 10.0
-_BULK = "x" * 8192  # needs packets of full size, both ways
+_BULK = "x" * 8192  # large enough for full-size packets both ways
 
 
 class StoreLost(StartError):
@@ -36,7 +36,7 @@ class StoreClient:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.find_loss = find_loss  # replaced by a caller that knows more about it
+        self.find_loss = find_loss  # a caller that knows more about a loss replaces it
 
     def add(self, key: str, amount: int) -> int:
         return int(self._ask(lambda: self._store.add(key, amount)))
@@ -45,18 +45,18 @@ class StoreClient:
         self._ask(lambda: self._store.set(key, text))
 
     def put_first(self, key: str, text: str) -> str:
-        """Write unless another rank has; returns what the key holds."""
+        """Write unless another rank has written; returns what the key holds."""
         return str(self._ask(lambda: self._store.compare_set(key, "", text).decode()))
 
     def look(self, key: str) -> str | None:
-        """What stands there now; None if nothing does."""
+        """The key's present value; None if it has none."""
         text: str | None = self._ask(lambda: self._store.get(key).decode() if self._store.check([key]) else None)
         return text
 
     def wait(self, key: str, deadline: float, tell: Callable[[float], None] | None = None) -> str | None:
-        """What stands there, as soon as something does; None when the time is over. `tell` is called now and then meanwhile.
+        """The key's value, as soon as it has one; None when the time is over. `tell` is called now and then meanwhile.
 
-        By asking again: torch's own blocking wait logs each timeout.
+        It asks again and again, because torch's own blocking wait logs each timeout.
         """
         began = time.monotonic()
         told_at, pauses = began - TELL_EVERY_S + TELL_AFTER_S, pauses_s()
@@ -71,7 +71,7 @@ class StoreClient:
         return text
 
     def carries_bulk(self, key: str, limit_s: float) -> bool:
-        """Whether more than one packet's worth comes back within the limit."""
+        """Whether a value of more than one packet comes back within the limit."""
 
         def there_and_back() -> bool:
             self._store.set(key, _BULK)

@@ -22,26 +22,26 @@ from torch.utils.data._utils import worker as worker_state
 from rankwise.train.sample_plan import SamplePlan
 
 Item = TypeVar("Item")
-Outline = dict[str, list[float]]  # for each part of a sample a number that says which it is, sample by sample
-_OUTLINED = 64  # samples that are enough to tell two streams apart
-_OUTLINED_EVERY = 64  # blocks, and more often at the beginning
+Outline = dict[str, list[float]]  # for each part of a sample, one number per sample that stands for its content
+_OUTLINED = 64  # so many samples are enough to tell two streams apart
+_OUTLINED_EVERY = 64  # one block in so many has an outline, and more at the beginning
 
 
 class Portion(NamedTuple):
-    """A batch of one rank, and what is known of it."""
+    """A batch of one rank, and the facts about it."""
 
     batch: Any
-    num_rows: int  # in the batch; more than count where it only keeps the ranks in step
-    num_samples: int  # that count
-    num_samples_global: int  # on all ranks together
-    first: int  # where its first one stands
-    end: int  # where those end that are known to be there; from it on they are repeated
-    outline: Outline | None = None  # of some of the blocks of a stream
+    num_rows: int  # rows in the batch; rows that only keep the ranks in step do not count
+    num_samples: int  # samples that count
+    num_samples_global: int  # samples that count on all ranks together
+    first: int  # the place of its first sample in the epoch
+    end: int  # where the samples known so far end; after that, samples are repeated
+    outline: Outline | None = None  # of some blocks of a stream
 
 
 @dataclass
 class StreamShard(IterableDataset[Portion]):
-    """One rank's portions of the stream, by a plan whose length nobody knows."""
+    """One rank's portions of the stream, by a plan that does not know the stream's length."""
 
     stream: Iterable[Any]
     collate: Callable[[list[Any]], Any]
@@ -52,15 +52,15 @@ class StreamShard(IterableDataset[Portion]):
     def __iter__(self) -> Iterator[Portion]:
         worker = get_worker_info()
         num_workers, me = (worker.num_workers, worker.id) if worker else (1, 0)
-        worker_state._worker_info = None  # or a stream that shares its samples out among workers would be cut twice, and most of it lost
+        worker_state._worker_info = None  # or a stream that splits itself among workers would be split twice, and most of it lost
         for number, (block, num_own) in enumerate(_drawn_alike(self._blocks(), self.seed)):
-            if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
+            if number % num_workers == me:  # the DataLoader asks its workers in turn, which keeps the order
                 portion = self._portion(block, num_own, self.plan.done + number * self.plan.global_batch)
                 is_outlined = not number & (number - 1) or number % _OUTLINED_EVERY == 0
                 yield portion._replace(outline=outline(block[:_OUTLINED])) if is_outlined else portion
 
     def _blocks(self) -> Iterator[tuple[list[Any], int]]:
-        """The stream in global batches, and how many samples of each are not repeated; the last one as `uneven` wants it."""
+        """The stream in global batches, each with its number of samples that are not repeated; the last one by the rule of `uneven`."""
         plan, samples = self.plan, iter(self.stream)
         first = list(islice(samples, plan.world_size * plan.least))  # kept for padding
         samples = islice(chain(first, samples), plan.done, None)
@@ -78,7 +78,7 @@ class StreamShard(IterableDataset[Portion]):
 
 
 def outline(samples: list[Any]) -> Outline:
-    """The mean of numbers, the sum of text's bytes; what else is in a sample says nothing."""
+    """Numbers that stand for the content of each sample: the mean of numbers, a checksum of text. Other parts are left out."""
     seen: Outline = {}
     for sample in samples:
         for path, number in _numbers(sample, ""):
@@ -87,9 +87,9 @@ def outline(samples: list[Any]) -> Outline:
 
 
 def is_same_stream(one: Outline, other: Outline) -> bool:
-    """Whether any part of the samples comes in one order in both: images may be changed at random on the way, their labels are not.
+    """Whether any part of the samples comes in the same order in both: images may be changed at random on the way, labels are not.
 
-    Of fractions nearly the same is enough, because hosts round differently. A part that is alike in all samples says nothing.
+    Fractions need only be nearly the same, because hosts round differently. A part that is the same in all samples proves nothing.
     """
     if not one or not other:
         return one == other
@@ -109,14 +109,14 @@ def _numbers(thing: Any, path: str) -> Iterator[tuple[str, float]]:
         for key, value in thing.items() if isinstance(thing, dict) else enumerate(thing):
             yield from _numbers(value, f"{path}/{key}")
     elif isinstance(thing, (int, float, np.generic, np.ndarray, torch.Tensor)):
-        with suppress(Exception):  # of what has no mean nothing is said
+        with suppress(Exception):  # a part that has no mean is left out
             yield path, torch.as_tensor(thing).double().mean().item()
 
 
 def _drawn_alike(items: Iterator[Item], seed: int) -> Iterator[Item]:
-    """The items, with random numbers of their own: a stream that shuffles has one order for every rank and worker that reads it."""
+    """The items, drawn with a seed of the stream's own: a stream that shuffles has one order for all ranks and workers that read it."""
     outside = _generators()
-    torch.default_generator.manual_seed(seed)  # of the CPU alone: torch.manual_seed would begin the GPUs' generators anew
+    torch.default_generator.manual_seed(seed)  # the CPU's only: torch.manual_seed would also seed the GPUs' generators
     random.seed(seed)
     np.random.seed(seed % 2**32)
     while True:

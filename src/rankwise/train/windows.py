@@ -30,7 +30,7 @@ class Micro(NamedTuple):
 
 
 def planned(loader: Loader, accumulate: int) -> Iterator[Micro]:
-    """The windows of a map-style dataset; all their sizes are known beforehand."""
+    """The windows of a map-style dataset, whose sizes are all known beforehand."""
     for step, portion in enumerate(loader.portions(trains=True)):
         if step % accumulate == 0:
             total, last = window_of(loader.loop.plan, step, accumulate)
@@ -39,13 +39,13 @@ def planned(loader: Loader, accumulate: int) -> Iterator[Micro]:
 
 
 def window_of(plan: SamplePlan, first: int, accumulate: int) -> tuple[int, int]:
-    """How many samples count in the window that begins with this step, and which step is its last."""
+    """How many samples count in the window that begins with step `first`, and which step is its last."""
     steps = range(first, min(first + accumulate, plan.num_steps))
     return sum(map(plan.step_size, steps)), steps[-1]
 
 
 def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:
-    """The windows of a stream; one is read whole, because only then it is known how many samples it has."""
+    """The windows of a stream. A window is read whole, because only then it is known how many samples it has."""
     portions = _read_alike(loader.portions(trains=True), accumulate)
     while window := list(islice(portions, accumulate)):
         total = sum(portion.num_samples_global for portion in window)
@@ -55,10 +55,10 @@ def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:
 
 
 def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[Micro]:
-    """The windows of anything else: a window is read whole, then the ranks tell each other what they have.
+    """The windows of any other batches: a window is read whole, then the ranks tell each other what they have.
 
-    A rank that has fewer batches than another, or one in which nothing counts, takes part with the last that did, at no weight: the ranks
-    must do the same number of steps, and DDP's collectives with them.
+    A rank that has fewer batches than another, or a batch in which nothing counts, takes part with its last batch that did count, at no
+    weight: all ranks must do the same number of steps, and so of DDP's collectives.
     """
     source = _with_counts(batches, accumulate, count)
     world_size = group.world_size()
@@ -67,7 +67,7 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
     while True:
         window = []
         for batch, samples in islice(source, accumulate):
-            spare = batch if samples or spare is None else spare  # of one in which nothing counts the mean loss may be no number
+            spare = batch if samples or spare is None else spare  # the mean loss of a batch in which nothing counts may be NaN
             window.append((spare, samples))
         everyone = group.gathered_numbers([len(window), sum(samples for _, samples in window)])
         num_batches, total = int(max(batches for batches, _ in everyone)), sum(samples for _, samples in everyone)
@@ -91,10 +91,10 @@ def _with_counts(batches: Iterable[Any], accumulate: int, count: Count) -> Itera
 
 
 def _read_alike(portions: Iterator[Portion], accumulate: int) -> Iterator[Portion]:
-    """The portions of a stream, of which each rank reads all and keeps its part, as long as all ranks read the same.
+    """The portions of a stream, as long as all ranks read the same one. Each rank reads all of the stream and keeps its part.
 
-    A sample that one rank alone skips (a download that failed) moves all that follow, and a stream that ends earlier there leaves the
-    other ranks waiting in DDP's collectives. How many samples there are is compared in each window, what they are now and then.
+    A sample that one rank alone skips (a failed download) shifts all samples after it, and a stream that ends earlier on one rank leaves
+    the others waiting in DDP's collectives. The number of samples is compared in each window, their content now and then.
     """
     is_first = True
     while True:

@@ -1,4 +1,4 @@
-"""Makes a model ready for distributed training: device, BatchNorm, recomputation, compilation, DDP, in the order that is right."""
+"""Makes a model ready for distributed training: device, BatchNorm, recomputation, compilation and DDP, in the right order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wrap(
     compile: bool | dict[str, Any] = False,
     **ddp_options: Any,
 ) -> nn.Module:
-    """The model on its device, in DDP where there is a process group.
+    """The model on its device, in DDP if there is a process group.
 
     With a `sample` (the model's arguments) one forward and backward is tried to see which settings DDP needs; what is chosen and why
     goes to the log `rankwise.train`. `recompute` names modules (`"layers.*"`) whose activations are computed again in the backward pass
@@ -77,17 +77,17 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def own_device() -> torch.device:
-    """The GPU this process was given, which `torch.cuda.set_device` or the session has made current; the CPU where there is none."""
+    """The GPU that `torch.cuda.set_device` or the session has made current; the CPU if there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def numbered(device: torch.device) -> torch.device:
-    """`cuda` as the GPU it means, which is how the model's tensors will name it."""
+    """The device with its number: `cuda` becomes the current GPU, as the model's tensors will name it."""
     return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
 def choose_settings(model: nn.Module, seen: DryRun) -> tuple[dict[str, Any], list[str]]:
-    """DDP's settings for this model, with a sentence for each that is not its default."""
+    """DDP's settings for this model, with a sentence for each setting that is not the default."""
     settings: dict[str, Any] = {}
     reasons = []
     if not any(getattr(module, "sparse", False) for module in model.modules()):
@@ -106,7 +106,7 @@ def choose_settings(model: nn.Module, seen: DryRun) -> tuple[dict[str, Any], lis
 
 
 def check_ready(model: nn.Module, device: torch.device) -> None:
-    """Raise if DDP would be given parameters it cannot average."""
+    """Raise if the model has parameters or buffers that DDP cannot handle."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(tensor):
             raise UsageError(f"{name} has no shape yet", next=("pass sample=, so that a dry run gives it one",))
@@ -117,7 +117,7 @@ def check_ready(model: nn.Module, device: torch.device) -> None:
 
 
 def find_unregistered(model: nn.Module) -> Iterable[str]:
-    """Names of plain lists and dicts that hold layers or parameters; the model's `parameters()` and `to()` do not see into those."""
+    """Names of plain lists and dicts that hold layers or parameters, where the model's `parameters()` and `to()` do not find them."""
     known = {id(thing) for thing in (*model.modules(), *model.parameters())}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -129,7 +129,7 @@ def find_unregistered(model: nn.Module) -> Iterable[str]:
 
 
 def check_same_model(model: nn.Module) -> None:
-    """Raise if the ranks' models differ: DDP would average gradients of different things, or wait for ever."""
+    """Raise if the ranks' models differ: DDP would average gradients of different parameters, or wait for ever."""
     mine = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
     everyone = group.gathered(mine)
     for rank, theirs in enumerate(everyone):
@@ -138,7 +138,7 @@ def check_same_model(model: nn.Module) -> None:
 
 
 def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
-    """Names of the modules that match; a module inside another that matches is left to that one. A ModuleList is never called itself."""
+    """Names of the matching modules, without those inside another match. A ModuleList never matches, because it is never called."""
     names = [name for name, module in model.named_modules() if name and type(module).forward is not nn.Module.forward]
     matches: set[str] = set()
     for pattern in patterns:
@@ -146,7 +146,7 @@ def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
             raise UsageError(f"no module is called {pattern!r}", why=f"the model's modules: {listed(names) or 'it has no parts'}")
         matches.update(more)
     found: list[str] = []
-    for name in names:  # those around others come first
+    for name in names:  # outer modules come first
         if name in matches and not any(name.startswith(f"{other}.") for other in found):
             found.append(name)
     return found
@@ -160,14 +160,14 @@ def _different(rank: int, theirs: list[Any], ours: list[Any]) -> TrainError:
 
 
 def _over_all_ranks(seen: DryRun) -> DryRun:
-    """What any rank saw: a parameter unused on one rank alone must be searched for on all of them."""
+    """What any rank saw: a parameter that is unused on one rank must be searched for on all ranks."""
     everyone = group.gathered(seen)
     unused = dict.fromkeys(name for one in everyone for name in one.unused)
     return DryRun(tuple(unused), tuple(dict.fromkeys(name for one in everyone for name in one.repeated)))
 
 
 def _recompute(module: nn.Module) -> None:
-    """On the instance's own `forward`, so that no name changes."""
+    """Replace the instance's `forward`, which changes no name."""
     module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
 
@@ -183,7 +183,7 @@ def _compiled(model: nn.Module, options: bool | dict[str, Any]) -> nn.Module:
 
 
 def _own_frame(model: nn.Module) -> Callable[..., Any]:
-    """torch compiles no frame of its own files where it meets one first: `nn.Sequential(…).compile()` compiles nothing, silently."""
+    """The model's call as a function of ours: torch compiles no frame of its own files that it meets first, and does not say so."""
     call: Callable[..., Any] = model._call_impl
 
     def forward(*args: Any, **kwargs: Any) -> Any:

@@ -26,8 +26,8 @@ _MAX_GROWTH = 16  # an expanded tensor is written out in full; more growth than 
 
 
 @dataclass(frozen=True)
+class Converted:
     """The result. `read_s` and `written_read_s` are the seconds it takes to read all tensors from the checkpoint and from the output."""
-    """What came of it. `read_s` and `written_read_s` are the seconds it takes to read all tensors from either file."""
 
     output: str
     tensors: int

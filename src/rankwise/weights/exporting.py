@@ -148,8 +148,8 @@ def _timed(one: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, flo
 
 
 @dataclass(frozen=True)
+class Compared:
     """How far the outputs are apart, and the seconds it took to load each file into the model."""
-    """How far the outputs are apart, and the seconds it took to load either file into the model."""
 
     largest_difference: float
     load_s: float

@@ -26,7 +26,7 @@ class JsonLinesSource(LinesSource):
         self.take_for_fractional(self._find_fractional())
 
     def _find_fractional(self) -> frozenset[str]:
-        """Columns with a fraction in one of the first rows. JSON may say 1 for 1.0, and the type must not depend on the neighbouring rows."""
+        """Columns with a fraction in one of the first rows. JSON may say 1 for 1.0, and a type must not depend on the neighbouring rows."""
         rows = [row for row, _ in takewhile(lambda each: each[1] < _KIND_BYTES, islice(self._rows(0), _KIND_ROWS))]
         return frozenset(name for name in self._chosen[0] if any(is_fractional(row.values.get(name)) for row in rows))
 
