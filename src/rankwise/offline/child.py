@@ -250,7 +250,7 @@ def _oddness(column: list[Any], row: int) -> str:
     return "missing" if value is None else ""
 
 
-_MOST_LOOKED_AT = 64  # rows, because this is done for each row that fails
+_MOST_LOOKED_AT = 64  # rows; few, because they are looked at for each row that fails
 
 
 def _row_error(row: int, error: BaseException) -> list[Any]:
@@ -260,7 +260,7 @@ def _row_error(row: int, error: BaseException) -> list[Any]:
 
 _NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16, torch.uint32, torch.uint64)  # integers that torch does not take for indices
 _WHOLE = (torch.int32, torch.int64, torch.bool, *_NARROW)
-_MAX_EACH = 4  # inputs, up to which each one is changed separately
+_MAX_EACH = 4  # up to so many inputs, each one is changed separately
 
 
 def _changes(dtypes: Sequence[Any]) -> list[tuple[int, ...]]:

@@ -51,7 +51,7 @@ class Task:
     is_queued = False
     has_begun = False
     to_tensor = True
-    is_lazy = False  # belongs to a stream: it counts that all its tasks are done soon, not each one
+    is_lazy = False  # belongs to a stream: what counts is when all its tasks are done, not each one
     worker: Any = None
     slots: Sequence[Any] = ()  # of the arena, held until the task is over
     brisk = 0  # its serial, if its answer may come sooner than a thread could fall asleep and wake up
