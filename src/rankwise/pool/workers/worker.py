@@ -127,7 +127,7 @@ class Worker:
 
     def _on_segment(self, size: int) -> None:
         self._inputs.add_segment(self._receiver.fds, size)
-        if self._models and isinstance(self._inputs.segments[-1], OSError):  # models here may have used up what the mapping needs; a new worker has it
+        if self._models and isinstance(self._inputs.segments[-1], OSError):  # a new worker may have room for it
             os._exit(1)
 
     def _on_load(self, serial: int, number: int, place: Any, has_file: bool) -> None:
