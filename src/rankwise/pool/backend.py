@@ -62,7 +62,7 @@ class PoolOptions:
 
 
 def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
-    """The budget in bytes of each of these devices. The key "cuda" stands for all GPUs; a GPU that is not here needs no budget."""
+    """The budget in bytes of each of these devices. The key "cuda" stands for all GPUs; entries for other devices are ignored."""
     if memory is None:
         return {}
     devices = {"cpu", *devices}  # a worker with a GPU may hold models of the CPU as well

@@ -129,7 +129,7 @@ class Scheduler:
         return [worker.holds[model.number] for worker in self.workers.values() if model.number in worker.holds]
 
     def let_leave(self, model: ModelState) -> None:
-        """Make the model leave all workers once they have done what they were given. Tasks that wait, or come, have it loaded anew."""
+        """Make the model leave all workers once they have done what they were given. Other tasks, waiting or new, have it loaded again."""
         for holding in self.holdings_of(model):
             holding.is_leaving = True
 

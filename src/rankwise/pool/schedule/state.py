@@ -243,7 +243,7 @@ class ModelState:
     cost: CostModel = field(default_factory=CostModel)
     arrivals: Arrivals = field(default_factory=Arrivals)
     order_s: float | None = None  # the usual seconds of one order
-    result_bytes: float | None = None  # of one request, the most of late, for requests that ran in chunks
+    result_bytes: float | None = None  # the recent maximum for one request, of requests that ran in chunks
     load_s: float = 0.2
     held_until: float = 0.0  # a batch of it waits for more rows until then
     virtual_s: float = 0.0  # service received; the model with the least is next

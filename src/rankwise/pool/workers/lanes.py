@@ -287,7 +287,7 @@ class ChunkResults:
             return UNEVEN, [(False, failure(error, MOST_BYTES // len(self._data)))] * len(self._data)
 
     def _is_first(self, array: np.ndarray[Any, Any]) -> bool:
-        """Whether this array sets the shape and type of those that are to come."""
+        """Whether this is the first array, which sets the shape and type for the others."""
         if self._shape is not None or array.nbytes > COPIED_BYTES:
             return False
         self._shape, self._dtype = array.shape, array.dtype

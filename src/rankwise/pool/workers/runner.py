@@ -244,7 +244,7 @@ _ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", Run
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Also for torch's own class, whatever the message says."""
+    """Whether memory ran out; torch's own error counts, whatever its message says."""
     return isinstance(error, torch.OutOfMemoryError) or errors.is_out_of_memory(error)
 
 

@@ -54,7 +54,7 @@ class Lifecycle:
         self.oom = OomWatch(monotonic())
         self._signalled: deque[tuple[float, WeakSet[Any]]] = deque(maxlen=16)  # the last deaths by a signal: when, and what the worker ran
         self.workers: dict[int, WorkerState] = {}
-        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # until when each stays empty
+        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays empty
         self._has_made_one = self._has_had_one = False  # whether a worker was ever made, and ever got ready
         self._unmade = 0  # attempts in a row to make a worker that failed
         self.fork_server: ForkServer | None = None
