@@ -389,7 +389,7 @@ def _comes_free(lock: threading.Lock) -> bool:
 
 
 def _spec(model: Model, state: ModelState, seed: int) -> bytes:
-    """The device in it has no number, because a worker sees only its own GPU."""
+    """The model's spec, in which the device has no number, because a worker sees only its own GPU."""
     return model.spec(state.name, state.device.split(":")[0], derived(seed, "model", state.name))
 
 

@@ -248,7 +248,7 @@ def mean(outputs: list[Any]) -> Any:
 
 
 def vote(outputs: list[Any]) -> Any:
-    """The class that most models choose. Outputs are labels (integers, booleans, words), or scores, of which the largest chooses. In a
+    """The class that most models choose. Outputs are labels (integers, booleans, words), or scores, whose largest entry chooses. In a
     draw the lowest label wins."""
     if items_of(outputs[0]) is not None:
         return _each(outputs, vote)
