@@ -84,7 +84,7 @@ def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
         if not target.suffix:
             why = "its files would appear one by one, and nobody could tell when it is complete"
             raise UsageError(f"a folder cannot be written to {target}", why=why, next=("write one file: .parquet, .jsonl, .npy",))
-    elif not target.name:  # the folder one is in, or "file://out.npy", where "out.npy" is the name of a machine
+    elif not target.name:  # the present folder, or "file://out.npy", where "out.npy" is the name of a machine
         raise UsageError(
             f"{target} cannot be the name of an output", next=("give the path of a file, or of a folder that is not there yet",)
         )

@@ -74,7 +74,7 @@ def tensors(column: Any) -> list[Any]:
 
 
 def has_type(kind: Any, test: Callable[[Any], bool]) -> bool:
-    """Whether this holds for a type or for a type within it."""
+    """Whether `test` is true of a type, or of a type within it."""
     inner = [kind.value_type] if pa.types.is_dictionary(kind) else [kind.field(i).type for i in range(kind.num_fields)]
     return test(kind) or any(has_type(each, test) for each in inner)
 

@@ -90,7 +90,7 @@ def _refuse_what_has_no_rows(dataset: Any) -> None:
 def _length(dataset: Any) -> int:
     try:
         return len(dataset)
-    except Exception as error:  # whatever a dataset raises
+    except Exception as error:  # a dataset may raise anything
         raise UsageError(f"a {type(dataset).__name__} without a length is not a dataset", why=f"{type(error).__name__}: {error}") from error
 
 

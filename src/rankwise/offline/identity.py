@@ -47,7 +47,7 @@ def _of_build(recipe: Recipe) -> Any:
         return of_path(Path(build)) if recipe.program and Path(build).is_file() else build
     try:
         digest = hashlib.sha256(pickle.dumps(build)).hexdigest()
-    except Exception:  # whatever its parts raise
+    except Exception:  # its parts may raise anything
         return _UNKNOWN
     return f"{getattr(build, '__module__', '')}:{getattr(build, '__qualname__', type(build).__qualname__)} {digest[:16]}"
 

@@ -41,7 +41,7 @@ class Results:
         self.rows = np.asarray(self.rows, np.int64)
 
     def cut(self, start: int, stop: int) -> Results:
-        """Some of the rows that worked, without the others' errors."""
+        """Some of the rows that worked, without any errors."""
         columns = {name: column[start:stop] for name, column in self.columns.items()}
         return Results(self.rows[start:stop], columns, [], self.first_row, self.length, self.file_column)
 

@@ -45,8 +45,8 @@ def _without_columns(path: Place) -> str:
 
 
 def batches_of(source: Source, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-    """The batches of an input. If the rest of a file cannot be read, the error says from which row on. A dataset's own errors pass."""
-    row, kinds = first_row, (*_UNREADABLE, pa.ArrowException)  # looked up now: this may be ended while the interpreter exits
+    """The batches of an input. If the rest of a file cannot be read, the error says from which row on; errors of datasets pass."""
+    row, kinds = first_row, (*_UNREADABLE, pa.ArrowException)  # looked up now: at the interpreter's exit it may be too late
     try:
         for batch in source.batches(size, first_row, position):
             yield batch

@@ -19,6 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Pool", "Model", "PoolError", "PoolFull", "PoolClosed", "DeadlineExceeded", "Quarantined", "TaskHung", "ModelUnavailable"]
 
-if not TYPE_CHECKING:  # looked up on first use: a worker needs a part of this package, and starts the sooner
+if not TYPE_CHECKING:  # looked up on first use: a worker needs only a part of this package, and starts sooner
     _homes = {"rankwise.pool.api.pool": ("Pool",), "rankwise.pool.api.model": ("Model",), "rankwise.pool.errors": __all__[2:]}
     __getattr__, __dir__ = late_names(__name__, _homes)

@@ -39,7 +39,7 @@ class PoolOptions:
     address: str | None = None  # of the cluster, for an engine that runs on one
 
     def check(self, engine: Any) -> None:
-        """Raises UsageError for what can be seen to be wrong before anything runs."""
+        """Raise UsageError for mistakes that can be found before anything runs."""
         workers, address = self.workers, self.address
         if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
             next_step = '"auto" is one per core, 0 runs models in this process'
@@ -92,7 +92,7 @@ class Backend(Protocol):
     """Runs tasks somewhere. `Pool` has checked all arguments, and calls from any thread."""
 
     models: Mapping[str, ModelState]
-    plan: PoolPlan  # who works where, and why so many
+    plan: PoolPlan  # where workers run, and why so many
     counters: Counters
 
     @property
@@ -149,7 +149,7 @@ class Growing(Protocol):
 
 
 def start(engine: str, models: dict[str, Model], options: PoolOptions) -> Backend:
-    """The engine of this name, or in this module; `workers=0` is the caller's own process."""
+    """Start the engine of this name, or of this module; with `workers=0`, models run in the caller's own process."""
     home = "rankwise.pool.inprocess" if options.workers == 0 and engine == "processes" else ENGINES.get(engine, engine)
     try:
         begin: Callable[..., Backend] = importlib.import_module(home).start
@@ -163,7 +163,7 @@ def start(engine: str, models: dict[str, Model], options: PoolOptions) -> Backen
 
 
 def states_of(models: dict[str, Model], gpus: tuple[str, ...], first: int = 0) -> dict[str, ModelState]:
-    """What is kept about each model, with the device it may run on; they are numbered from `first` on."""
+    """The state of each model, with the device it may run on; they are numbered from `first` on."""
     return {
         name: ModelState(
             number=number,
@@ -199,8 +199,8 @@ _NODES = Path("/sys/devices/system/node")
 @dataclass(frozen=True)
 class Machine:
     cores: int  # that this process may use: affinity and the control group's quota considered
-    memory_bytes: int  # that may be used here
-    gpus: tuple[str, ...]  # what CUDA_VISIBLE_DEVICES would call them
+    memory_bytes: int  # that this process may use
+    gpus: tuple[str, ...]  # their names, as in CUDA_VISIBLE_DEVICES
     why: str  # where the number of cores comes from
 
 

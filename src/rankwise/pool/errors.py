@@ -219,7 +219,7 @@ class Death:
 
     @property
     def is_kill(self) -> bool:
-        """Whether the worker died by SIGKILL, which any process may send, or in an unknown way, which proves as little."""
+        """Whether the worker died by SIGKILL, which any process may send, or in an unknown way; neither proves anything."""
         return self.exit_code in (None, -signal.SIGKILL) and not self.stopped  # the pool itself kills a stopped worker
 
 
@@ -248,7 +248,7 @@ _SOON_S = 1.0  # a kill that matches no worker within this time, or twice that, 
 
 
 class OomWatch:
-    """Tells whether the kernel killed a worker because memory ran out. Each kill it counts is blamed for one worker at most."""
+    """Tells whether the kernel killed a worker because memory ran out. Each kill that it counts explains one worker's death at most."""
 
     def __init__(self, now: float, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc, self._cgroups = proc, cgroups

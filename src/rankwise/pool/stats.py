@@ -25,7 +25,7 @@ _MOST_WAITING = 1000  # numbers kept before they are sorted into buckets, which 
 
 
 class Histogram:
-    """Counts per bucket; enough for percentiles and for Prometheus."""
+    """Counts values per bucket, which is enough for percentiles and for Prometheus."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_FINE) + 1)
@@ -93,7 +93,7 @@ class ModelCounters:
             self.took(latency_s)
 
     def did_chunk(self, latency_s: float, seconds: float, completed: int, failed: int) -> None:
-        """Requests that ran one by one and were answered together."""
+        """Count requests that ran one by one and were answered together."""
         count = completed + failed
         self.completed += completed
         self.failed += failed

@@ -193,7 +193,7 @@ def _check_only(folder: Path, names: list[str]) -> None:
 
 
 def _check_no_adapter(folder: Path, name: str) -> None:
-    """HuggingFace loads an adapter that lies beside the model into it: the model's file alone computes something else."""
+    """Refuse an adapter beside a model. HuggingFace loads it into the model, so the model's file alone would compute something else."""
     if name not in _ADAPTERS and (adapter := next((each for each in _ADAPTERS if (folder / each).is_file()), None)):
         steps = (f"for the model without it: {folder / name}", "for both: load them with peft, merge_and_unload(), save that")
         raise _foreign(folder, f"a folder with a model, {name}, and an adapter that changes it, {adapter}", *steps)

@@ -16,7 +16,7 @@ from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 
 _MAX_OWN = 16  # state dicts that a model's own loading is tried with; each is loaded once for that
 _SHOWN = 6  # rows of each kind in a finding
-OwnFit = Callable[[StateDict], Fit | None]  # asks a model that loads in its own way
+OwnFit = Callable[[StateDict], Fit | None]  # tries a model's own loading
 # Names beside quantized weights (float8, GPTQ, AWQ, bitsandbytes) and low-rank adapters. Without them, the weights would be others.
 _SCALE = re.compile(r"[._](weight_scale(_inv|_2)?|scale_inv|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$")
 _DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"

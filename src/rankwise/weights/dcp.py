@@ -31,7 +31,7 @@ log = logging.getLogger("rankwise.weights")
 
 METADATA = ".metadata"
 FORMAT = "torch.distributed.checkpoint"  # also the module of all its classes
-# torch reads this file with a plain pickle.load, which would run whatever it says
+# torch reads this file with a plain pickle.load, which would run whatever the file says
 _HARMLESS = HARMLESS | {
     *(f"{FORMAT}.metadata.{name}" for name in (
         "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
@@ -83,7 +83,7 @@ def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple
     return found
 
 
-_COPIED_PER_S = 5 << 20  # a copy is at least so fast, in bytes
+_COPIED_PER_S = 5 << 20  # a copy counts as at least so fast, in bytes
 _SAVED_APART_S = 60.0
 
 

@@ -106,7 +106,7 @@ def _read(files: dict[tuple[str, int, int], Path], kind: str) -> list[Content]:
 
 
 def _check_one_step(models: list[Content], optimizers: list[Content]) -> None:
-    """A save that ended half-way over an older one of the same name leaves files of two steps beside each other."""
+    """Raise if files are of different steps: a save that ended half-way over an older one of the same name leaves files of both."""
     steps: dict[Any, tuple[Any, str]] = {}
     for content in (*models, *optimizers):
         name = content.files[0].name

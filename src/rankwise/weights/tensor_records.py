@@ -109,7 +109,7 @@ class TensorRecord:
         return (self.storage, self.first, self.strides, self.shape, self.dtype) if self.storage and self.numel else None
 
     def shares_all_with(self, other: TensorRecord) -> bool:
-        """The very same elements: two names of one tensor."""
+        """Whether both are the very same elements: two names of one tensor."""
         return self.place is not None and self.place == other.place
 
 

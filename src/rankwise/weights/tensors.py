@@ -235,7 +235,7 @@ def _lost(part: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
     if narrow.itemsize > 1 and part.itemsize > 1:
         return narrow.isfinite() != part.isfinite()
     kind = torch.finfo(narrow.dtype)
-    before, after = part.to(torch.float64), narrow.to(torch.float64)  # float8 knows neither isfinite nor a difference
+    before, after = part.to(torch.float64), narrow.to(torch.float64)  # torch computes neither isfinite nor differences of float8
     is_off = (after - before).abs() > kind.eps * before.abs()  # 1e6 becomes 448, or -1 becomes 1
     is_other = is_off & (before.abs() > kind.smallest_normal)
     return (after.isfinite() != before.isfinite()) | is_other

@@ -18,7 +18,7 @@ LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 def read_torch_zip(path: Path, archive: Archive, harmless: Collection[str] = HARMLESS | DTENSOR) -> Content:
-    """What torch.save wrote, with the tensors left in the file."""
+    """The content of a file of torch.save; its tensors stay in the file."""
     value, would_run = _read_pickled(path, archive, harmless)
     return Content("torch zip", as_tree(value), (path,), would_run=would_run)
 
@@ -48,7 +48,7 @@ def read_embedded(extent: Extent, data: Any) -> Any:
 
 
 def read_legacy(path: Path, data: Any) -> Content:
-    """torch.save before 1.6: five pickles, then the storages one after the other."""
+    """The content of a file of torch.save before 1.6: five pickles, then the storages one after the other."""
     stream = PickleBytes(data)
     for _ in range(2):  # the magic number, the protocol
         read_pickle(stream)

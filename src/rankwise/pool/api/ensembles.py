@@ -35,7 +35,7 @@ class PoolLike(Protocol):
 
 
 class Ensemble:
-    """All models on the same input; their outputs combined."""
+    """Runs all models on the same input, and combines their outputs."""
 
     def __init__(self, pool: PoolLike, models: Iterable[str], combine: Combine) -> None:
         self._pool, self._models = pool, _known(pool, models)
@@ -105,7 +105,7 @@ class CallQueue:
     that reads the workers' answers goes on. The thread exists only while there is something to do."""
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()  # the first is running
+        self._calls: deque[Callable[[], None]] = deque()  # the first call is running
         self._lock = threading.Lock()
 
     def add(self, call: Callable[[], None]) -> None:
@@ -131,7 +131,7 @@ class CallQueue:
 
 
 class Split:
-    """One of several models by weight; the same key always gets the same one."""
+    """Chooses one of several models by weight; the same key always gets the same one."""
 
     def __init__(self, pool: PoolLike, weights: Mapping[str, float]) -> None:
         if not isinstance(weights, Mapping):
@@ -140,7 +140,7 @@ class Split:
         self._weights = checked_weights("", weights, "give at least one model a share above 0")
 
     def choose(self, key: Key | None = None) -> str:
-        """The model for this key; without one, any, by weight."""
+        """The model for this key; without a key, a random one by weight."""
         return by_weight(self._weights, key)
 
     def submit(self, *inputs: Any, key: Key | None = None, **options: Any) -> Future[Any]:
@@ -173,7 +173,7 @@ def by_weight(weights: Mapping[str, float], key: Key | None) -> str:
 
 
 class Router:
-    """The model a callable names for each input."""
+    """Runs the model that a callable names for each input."""
 
     def __init__(self, pool: PoolLike, choose: Callable[..., str]) -> None:
         if not callable(choose):
@@ -273,7 +273,7 @@ def _labels(output: Any) -> np.ndarray[Any, Any]:
             raise ValueError("some scores are not a number (NaN), which argmax would take for the largest")
         if hasattr(output, "shape") and tuple(output.shape[-1:]) == (1,) and "float" in str(output.dtype):
             raise ValueError("one score alone (a sigmoid's) is the largest in any case")
-        if torch is not None and isinstance(output, torch.Tensor):  # numpy does not know all of its types
+        if torch is not None and isinstance(output, torch.Tensor):  # numpy does not have all of torch's types
             output = (output.argmax(-1) if output.is_floating_point() and output.dim() else output).detach().cpu().numpy()
         array = np.asarray(output)
         labels = array.argmax(-1) if array.dtype.kind == "f" and array.ndim else array

@@ -39,12 +39,12 @@ class Bunch:
     def __init__(self, model: ModelState, kind: tuple[Any, ...], rows: GatheredRows) -> None:
         self.model, self.kind, self.rows = model, kind, rows  # what they have in common: model, tag, dtype, shape of a row
         self.edges = [0]  # rows before each request, and after the last
-        self.count = 0  # requests
-        self.future: Future[Any] | None = None  # once it is sent
+        self.count = 0  # requests in it
+        self.future: Future[Any] | None = None  # None until it is sent
         self.fetched = 0  # requests whose results the caller has
         self.is_here = False
         self._value: Any = None
-        self._arrays: Sequence[Any] | None = None  # of each request, where the result is one tensor or array
+        self._arrays: Sequence[Any] | None = None  # one for each request, if the result is one tensor or array
         self._has_failed = False
 
     def encoded(self, start: int = 0, stop: int | None = None) -> EncodedInputs:
@@ -74,7 +74,7 @@ class Bunch:
             self._has_failed = not has_rows(value, self.rows.count)
             if not self._has_failed and hasattr(value, "shape"):
                 self._arrays = split(value, self.edges)
-        except Exception:  # whatever the classes of its containers do
+        except Exception:  # the classes of its containers may raise anything
             self._has_failed = True
 
     @property
@@ -108,7 +108,7 @@ class Filling(NamedTuple):
     dtype: np.dtype[Any] | None  # of its arrays, if they are numpy's
     shape: tuple[int, ...]  # of each array
     size: int  # of each: rows in a bunch, bytes in a chunk
-    most: int  # requests
+    most: int  # requests that the group may have
 
 
 class StreamPool(TaskOwner, Protocol):
@@ -143,7 +143,7 @@ class GroupedStream(Stream):
             array = inputs[0]
             group, dtype, shape, size, most = filling
             if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape:
-                self._add_alike(group, array, size, most)  # the usual case of a stream by the shortest way
+                self._add_alike(group, array, size, most)  # a shortcut for the usual case of a stream
                 return
         if is_slow:  # requests of a slow source would only wait for more
             self._limit = 1
@@ -249,7 +249,7 @@ class GroupedStream(Stream):
         return True
 
     def _is_laid_side_by_side(self, model: ModelState, array: np.ndarray[Any, Any], tag: str, dtype: str, most: int) -> bool:
-        """Copy large arrays of a chunk side by side into shared memory; False where there is no room for them."""
+        """Copy large arrays of a chunk side by side into shared memory; False if there is no room for them."""
         kind = (model.number, tag, dtype, array.shape, tag == "T")
         chunk = self._groups.get(kind)
         if chunk is None:

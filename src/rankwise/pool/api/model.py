@@ -28,16 +28,16 @@ class Model:
     device: str = "auto"
     replicas: int | None = None  # None: one, and more while so many tasks wait that another load pays
     max_batch: int = 1  # rows that may run together; over 1, inputs and outputs have the rows in their first dimension
-    max_delay_ms: float = 2.0  # how long a row may wait for others, where that pays
+    max_delay_ms: float = 2.0  # how long a row may wait for others, if that pays
     check_rows: bool = True  # whether batches are checked now and then; a model whose rows depend on each other is then not batched
     memory: int | str | None = None  # its size, if that is known before it is loaded
     warmup: Any = None  # an input (or a tuple of them) to run once when loaded
-    limit_s: float | None = 300.0  # a run that takes longer is taken for hung
+    limit_s: float | None = 300.0  # a run that takes longer counts as hung
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def check(self, name: str) -> None:
-        """Raises UsageError for what can be seen to be wrong before anything runs."""
+        """Raise UsageError for mistakes that can be found before anything runs."""
         build = self.build
         weights: Any = self.weights
         if not callable(build) and not isinstance(build, (str, Path)):
@@ -131,7 +131,7 @@ def check_models(models: Any) -> None:
 def check_number(
     what: str, value: Any, *, least: float | None = None, above: bool = False, whole: bool = False, none: bool = False
 ) -> None:
-    """`above`: it has to be more than the least; `none`: it may be None."""
+    """Raise UsageError unless it is such a number. `above`: it must be more than `least`; `none`: it may be None."""
     if value is None and none:
         return
     is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and (whole or math.isfinite(value))
@@ -295,7 +295,7 @@ def named_list(outputs: Sequence[Any], declared: Sequence[str] = ()) -> dict[str
 
 
 def by_text(named: Mapping[Any, Any]) -> dict[str, Any]:
-    """The same values under names as text; TypeError where two names are the same text, as 1 and "1" are."""
+    """The same values under names as text; raises TypeError if two names are the same text, as 1 and "1" are."""
     found = {str(name): item for name, item in named.items()}
     if len(found) < len(named):
         twice = next(text for text in found if sum(str(name) == text for name in named) > 1)

@@ -98,7 +98,7 @@ class Stream:
         """Send the requests that were kept back; only a stream that groups requests keeps some back."""
 
     def _sent(self, act: Callable[[], Future[Any]]) -> Future[Any] | Postponed:
-        """What becomes of a request: its future, once there is room for it."""
+        """Send a request when there is room for it; returns its future, or what stands for it."""
         try:
             try:
                 return act()
@@ -263,7 +263,7 @@ def stream_options(source: Any, window: Any, deadline_s: Any, priority: Any, see
     check_window(window)
     try:
         length = operator.length_hint(source)
-    except Exception:  # whatever its __len__ does
+    except Exception:  # its __len__ may raise anything
         length = 0
     return StreamOptions(window, *checked_options(deadline_s, priority, seed), length)
 

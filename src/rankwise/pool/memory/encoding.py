@@ -25,7 +25,7 @@ from rankwise.pool.errors import Unsendable
 
 # Values whose exact type and bits `marshal` writes. Checked by exact type: it would take a numpy scalar for a bytes object.
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
-ARRAYS = frozenset((np.ndarray, np.memmap))  # the second is one whose numbers are still in a file; other subclasses mean more than numbers
+ARRAYS = frozenset((np.ndarray, np.memmap))  # np.memmap's numbers are still in a file; other subclasses mean more than numbers
 # Both libraries know these, under the same name and with the same bytes.
 SHARED = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -43,7 +43,7 @@ _NAME_OF_CHAR = {np.dtype(name).char: name for name in SHARED} | {"q": "int64", 
 
 
 def name_of_numpy(dtype: np.dtype[Any]) -> str:
-    """`float32` for numpy's float32; empty for what torch has no type for, or not in this byte order."""
+    """`float32` for numpy's float32; empty if torch does not have the type, or not in this byte order."""
     # By its letter: looking a dtype up in a dict takes ten times as long.
     return _NAME_OF_CHAR.get(dtype.char, "") if dtype.isnative else ""
 
@@ -57,7 +57,7 @@ imports_torch = False  # whether an arriving tensor makes this process import to
 
 
 def torch_for_tensors() -> Any | None:
-    """torch, for a result that is to be a tensor."""
+    """torch, if a result should become a tensor; it may be imported for that."""
     return importlib.import_module("torch") if imports_torch else torch_module()
 
 
@@ -68,7 +68,7 @@ def torch_dtype(name: str) -> Any:
 
 @cache
 def name_of_torch(dtype: Any) -> str:
-    """`float32` for torch.float32; empty for what cannot travel as plain bytes (quantized types)."""
+    """`float32` for torch.float32; empty for types that cannot travel as plain bytes (quantized types)."""
     name = str(dtype).removeprefix("torch.")
     return name if name in NUMPY else ""
 
@@ -111,7 +111,7 @@ def pack(value: Any, put: Put, depth: int = 0) -> Node:
     if kind in PLAIN:
         return ("=", value)
     if kind in ARRAYS:
-        if value.dtype.name == "bfloat16":  # as ml_dtypes gives it to numpy
+        if value.dtype.name == "bfloat16":  # numpy gets this type from ml_dtypes
             return ("N", "bfloat16", value.shape, put(value.view(TORCH_ONLY["bfloat16"]), value))
         name = name_of_numpy(value.dtype)
         return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
@@ -170,7 +170,7 @@ def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> 
 
 
 def given(array: np.ndarray[Any, Any], dtype: str, as_tensor: bool) -> Any:
-    """The same numbers as a tensor, where torch is there, or as an array of a type that numpy has."""
+    """The same numbers as a tensor, if torch is there, otherwise as an array of a type that numpy has."""
     torch = torch_for_tensors() if as_tensor else None
     if dtype not in TORCH_ONLY:  # through numpy, because torch's own frombuffer and view take twice as long
         return array if torch is None else torch.from_numpy(array)
@@ -205,7 +205,7 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
 
 
 def _pack_container(value: Any, put: Put, depth: int) -> Node:
-    """A named tuple, an OrderedDict or their like: pickled by its own rules, but what is in it travels as in a plain one, because a
+    """A named tuple, an OrderedDict or their like: pickled by its own rules, but its items travel as in a plain container: a
     pickled tensor could only be read where torch is, and would be a tensor where an array is wanted."""
     items = [item for item in (value.values() if isinstance(value, dict) else value) if type(item) not in PLAIN]
     return _pack_shell(value, items, put, depth) if items else _pickled(value, put)
@@ -217,7 +217,7 @@ def _pack_shell(value: Any, items: list[Any], put: Put, depth: int) -> Node:
     pickler.persistent_id = lambda found: places.get(id(found))  # type: ignore[method-assign]
     try:
         pickler.dump(value)
-    except Exception as error:  # a class made inside a function, say
+    except Exception as error:  # its class was made inside a function, say
         raise Unsendable(f"{type(value).__name__}: {error}") from error
     array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put, depth + 1) for item in items]), 2), np.uint8)
     return ("S", len(array), put(array, array))
@@ -231,7 +231,7 @@ def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
 def _pickled(value: Any, put: Put) -> Node:
     try:
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever its __reduce__ does
+    except Exception as error:  # its __reduce__ may raise anything
         raise Unsendable(f"{type(value).__name__}: {error}") from error
     array = np.frombuffer(data, np.uint8)
     return ("P", len(array), put(array, array))
@@ -326,7 +326,7 @@ def items_of(value: Any) -> list[Any] | None:
 
 
 def like(value: Any, items: Iterable[Any]) -> Any:
-    """The same container with other items in it. Raises Uneven where its class does not allow that."""
+    """The same container with other items in it. Raises Uneven if its class does not allow that."""
     if type(value) is dict:
         return dict(zip(value, items))
     if isinstance(value, dict):
@@ -343,7 +343,7 @@ def _like_dict(value: Any, items: list[Any]) -> Any:
             other[key] = item
         known = {id(item) for item in items}
         is_whole = list(map(id, other.values())) == list(map(id, items))
-    except Exception:  # a frozen one, say
+    except Exception:  # it is frozen, say
         raise Uneven from None
     if not is_whole or any(hasattr(held, "shape") and id(held) not in known for held in getattr(other, "__dict__", {}).values()):
         raise Uneven
@@ -374,7 +374,7 @@ def joined(parts: list[Any], is_array: Callable[[Any], bool], cat: Callable[[lis
     first = parts[0]
     if is_array(first):
         if not all(is_array(part) and part.dtype == first.dtype and part.shape[1:] == first.shape[1:] for part in parts):
-            raise Uneven  # `cat` itself would make floating point of integers that stand beside it
+            raise Uneven  # `cat` itself would turn integers beside floating point into floating point
         return cat(parts)
     items = [items_of(part) for part in parts]
     if items[0] is None:

@@ -48,7 +48,7 @@ from rankwise.sizes import bytes_text
 
 
 class InputEncoder:
-    """One per pool; may be called from any thread."""
+    """Encodes the inputs of a pool's tasks. There is one per pool; any thread may call it."""
 
     def __init__(self, arena: Arena, waiting_bytes: Callable[[], int]) -> None:
         self._arena, self._waiting_bytes = arena, waiting_bytes  # bytes of inputs whose tasks are not done
@@ -130,7 +130,7 @@ class GatheredRows:
         self.most, self.count = shape[0], 0
 
     def add(self, rows: np.ndarray[Any, Any], count: int) -> int:
-        """Put so many rows behind the ones that are there; returns how many there are then."""
+        """Append `count` rows; returns how many there are then."""
         end = self.count + count
         self._rows[self.count : end] = rows
         self.count = end
@@ -209,7 +209,7 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
 
 
 def cut(node: Node, start: int, stop: int) -> Node:
-    """Rows start to stop of a request, on the same memory."""
+    """The rows `start` to `stop` of a request, in the same memory."""
 
     def part(leaf: Node) -> Node:
         if leaf[0] not in ("T", "N"):
@@ -249,7 +249,7 @@ def split(array: Any, edges: Sequence[int]) -> Sequence[Any]:
 
 
 def join(parts: list[Any]) -> Any:
-    """The results of the parts of one request as one: arrays joined along their rows. Raises Uneven where they do not make one."""
+    """The results of the parts of one request as one: arrays joined along their rows. Raises Uneven if they do not make one."""
     return joined(parts, lambda leaf: hasattr(leaf, "shape"), _cat)
 
 
@@ -357,12 +357,12 @@ def _copied(segment: Segment, offset: int, dtype: str, shape: tuple[int, ...]) -
     return array
 
 
-# Raised where a caller waits for results, these would end its loop, or look as if its task had been cancelled.
+# Raised where a caller waits for results, these would end its loop, or look as if the task had been cancelled.
 NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration, CancelledError)
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
 
 
-_NOT_RESIZED = "resize storage that is not resizable"  # torch's words
+_NOT_RESIZED = "resize storage that is not resizable"  # torch's message
 _SHARED = "rankwise: replicas of a model share the memory of its parameters; Model(..., replicas=1) gives it its own, which it may resize"
 
 
@@ -380,7 +380,7 @@ def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
 
 
 def shortened(packed: tuple[bytes, str], longest: int) -> tuple[bytes, str]:
-    """The exception in at most so many bytes, so that others fit into the packet; of its traceback the end is kept."""
+    """The exception in at most `longest` bytes, so that others fit into the packet; the traceback keeps its end."""
     data, text = packed
     return (data if len(data) <= longest else pickled(pickle.loads(data), longest)), text[-longest:]
 
@@ -390,7 +390,7 @@ _LEAST = 2000  # bytes; with fewer, a message that is cut says less than the end
 
 
 def pickled(error: BaseException, longest: int) -> bytes:
-    """The exception in at most so many bytes; empty where not even its class can be pickled."""
+    """The exception in at most `longest` bytes; empty if not even its class can be pickled."""
     text = text_of_error(error)
     for form, is_exact in _forms(error, longest):
         try:
@@ -399,7 +399,7 @@ def pickled(error: BaseException, longest: int) -> bytes:
             says = str(found)
             if len(data) <= longest and type(found) is type(error) and (says == text or not is_exact):
                 return data
-        except BaseException:  # whatever its __reduce__, its __init__ or its __str__ does
+        except BaseException:  # its __reduce__, __init__ or __str__ may raise anything
             continue
     return b""
 
@@ -444,7 +444,7 @@ def _bytes_of(value: Any) -> float:
 
 
 def _cut(value: Any, longest: int) -> Any:
-    """The beginning and the end of a long text: most messages say there what they are about."""
+    """The beginning and the end of a long text: most messages say there what happened."""
     return value[: longest // 2] + _ELLIPSIS + value[-longest // 2 :] if isinstance(value, str) and len(value) > longest else value
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, given
 
-POPULATE_WRITE = 23  # touch it now rather than in the first request
+POPULATE_WRITE = 23  # madvise: touch the memory now rather than in the first request
 # Larger copies bypass the processor's cache; in pieces that fit into it, a copy takes half the time.
 _PIECE = 4 << 20
 
@@ -53,7 +53,7 @@ class Segment:
 
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
-    """Copy an array of the same shape and type; numpy gives the GIL away meanwhile."""
+    """Copy an array of the same shape and type; numpy releases the GIL meanwhile."""
     if source.nbytes <= _PIECE or not source.flags.c_contiguous:
         np.copyto(target, source)
         return
@@ -67,7 +67,7 @@ PAGE = 4096
 
 
 def rounded(nbytes: int) -> int:
-    """Whole pages, at least one."""
+    """The number of bytes, rounded up to whole pages; at least one page."""
     return max(PAGE, -(-nbytes // PAGE) * PAGE)
 
 
@@ -134,7 +134,7 @@ class Lane:
         self._free_ranges[number].give(offset, room)
 
     def grow(self, room: int, limit_bytes: int) -> tuple[int, int] | None:
-        """A new segment and a place in it, or None where that would pass the limit. The segment is a little larger than asked for, so that
+        """A new segment and a place in it, or None if that would pass the limit. The segment is a little larger than asked for, so that
         requests that grow bit by bit do not each make a new one."""
         ample = rounded(max(room + room // 4, GROWTH_BYTES if self.segments else FIRST_BYTES))
         if limit_bytes - self.total_bytes < room:
@@ -181,7 +181,7 @@ class Arena:
         self.lent: dict[int, Slot] = {}  # by address: the slots of arrays from `pool.empty`
 
     def take(self, nbytes: int) -> Slot | None:
-        """Room for `nbytes`, or None where that would pass the limit. Raises PoolClosed."""
+        """Room for `nbytes`, or None if that would pass the limit. Raises PoolClosed."""
         room = rounded(nbytes)
         if self.is_closed:  # also in a forked child, which does not know what is free in the parent
             raise self.closed()
@@ -290,7 +290,7 @@ class _Forks:
         self.kept: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # leases that have ended here, but perhaps not in a child
         self._children: dict[int, int] = {}  # by the count: our end of a pipe, whose other end only the child has
         self._theirs = -1
-        self._lock = threading.RLock()  # from before a fork until after it
+        self._lock = threading.RLock()  # held from before a fork until after it
         os.register_at_fork(before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child)
 
     def may_see(self, born: int) -> bool:
@@ -312,7 +312,7 @@ class _Forks:
     def _look(self) -> None:
         if self._lock.acquire(blocking=False):  # otherwise another thread looks
             for number, ours in list(self._children.items()):
-                with suppress(BlockingIOError):  # it lives
+                with suppress(BlockingIOError):  # the child still runs
                     os.read(ours, 1)
                     os.close(ours)
                     del self._children[number]
@@ -341,7 +341,7 @@ class _Forks:
         self.kept.clear()
         for ours in self._children.values():
             os.close(ours)
-        self._children, self._theirs = {}, -1  # the other end stays open for as long as this process
+        self._children, self._theirs = {}, -1  # the other end stays open while this process runs
         self._lock.release()
 
 

@@ -35,7 +35,7 @@ class Settings:
 
 
 class PoolState:
-    """Tasks begin and end here. Methods take the lock themselves, or say that it is held."""
+    """Begins and ends tasks. Methods take the lock themselves, except for those below the line that says it is held."""
 
     def __init__(self, models: list[ModelState], settings: Settings) -> None:
         self.lock = threading.Lock()
@@ -210,7 +210,7 @@ class PoolState:
         self.scheduler.add_again(self._tasks_of(chunk, first))
 
     def dissolve(self, chunk: Chunk, running: int) -> tuple[list[Task], list[Task]]:
-        """Requests of the chunk that have no answer become tasks of their own: the one that was running, and the others."""
+        """Make the requests of the chunk that have no answer tasks of their own: the one that was running, and the others."""
         tasks = self._tasks_of(chunk, 0)
         chunk.worker = None
         culprit: list[Task] = [task for task in tasks if isinstance(task, Item) and task.place == running]

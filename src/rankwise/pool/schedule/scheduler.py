@@ -9,7 +9,7 @@ from rankwise.pool.schedule.tasks import Task
 
 AHEAD_S = 0.005  # of work that waits inside a worker, so that it need not wait for us; more would be stuck behind a slow task
 AHEAD_LAZY_S = 0.04  # the same for a stream, because waking this process for each of its tasks takes time from computing
-PART = 0.75  # of a worker's share of what is left; the rest goes to the quicker worker
+PART = 0.75  # of a worker's share of what is left; quicker workers get the rest
 AHEAD_ORDERS = 128
 AHEAD_BYTES = 60_000
 QUANTUM = 32  # orders of one model before the others get their turn
@@ -39,7 +39,7 @@ class Scheduler:
         model.queue.push(task)
 
     def add_again(self, tasks: list[Task]) -> None:
-        """Tasks that were with a worker that is gone: to the front, in their old order."""
+        """Put the tasks of a lost worker back to the front of their queues, in their old order."""
         for task in reversed(tasks):
             task.worker = None
             task.model.queue.push(task, front=True)
@@ -270,7 +270,7 @@ class Scheduler:
         return True
 
     def _load(self, worker: WorkerState, model: ModelState, now: float) -> list[Action]:
-        """Drop the models that have to leave, then load it; no action where a model that would have to leave is in use."""
+        """Drop the models that have to leave, then load it; no action if a model that would have to leave is in use."""
         leaving = self._leaving_for(worker, model)
         if leaving is None:
             return []
@@ -295,7 +295,7 @@ class Scheduler:
             return True
         if model.replicas is not None:
             return False
-        # One more pays when what waits would keep the present ones busy for longer than the load takes.
+        # One more pays if the waiting tasks would keep the present ones busy for longer than the load takes.
         backlog_s = model.queue.requests * (model.order_s or UNKNOWN_S) / max(1, model.max_batch) / len(holders)
         return backlog_s > max(model.load_s, LEAST_LOAD_S)
 

@@ -191,7 +191,7 @@ class CostModel:
         self._xy = self._xy * _MEMORY + rows * seconds
 
     def fit(self) -> tuple[float, float] | None:
-        """(a, b), or None while nothing ran."""
+        """(a, b); None before the first run."""
         if not self._n:
             return None
         mean_x, mean_y = self._x / self._n, self._y / self._n
@@ -312,7 +312,7 @@ class WorkerState:
     holds: dict[int, Holding] = field(default_factory=dict)
     inflight: dict[int, Order] = field(default_factory=dict)
     ahead_s: float = 0.0
-    handle: Any = None  # the pool's end of it, a WorkerHandle
+    handle: Any = None  # a WorkerHandle, the pool's end of the worker
 
     @property
     def held_bytes(self) -> int:

@@ -24,7 +24,7 @@ _ROW_BYTES = 100  # the size of a request in a packet if its array is on the lan
 
 
 class TaskOwner(Protocol):
-    """What a task's future asks of the pool it belongs to."""
+    """The methods of the pool that a task's future calls."""
 
     def help(self, task: Task, timeout: float | None) -> float | None:
         """Read the workers' answers in the caller's thread until the task is over; returns what is left of the timeout."""
@@ -105,7 +105,7 @@ class TaskFuture(Task, Future[Any]):
         return self._made
 
     def begin(self) -> bool:
-        """As set_running_or_notify_cancel, under the pool's lock, where no thread can cancel it."""
+        """Like set_running_or_notify_cancel, under the pool's lock, where no thread can cancel it."""
         self._state = "RUNNING"
         return True
 
@@ -117,7 +117,7 @@ class TaskFuture(Task, Future[Any]):
             self.set_exception(value)
 
     def finish(self, result: Any) -> bool:
-        """Set the result of a running task, which ends it. False where a thread waits for it and has to be told with `announce`."""
+        """Set the result of a running task, which ends it. False if a thread waits for it and `announce` has to tell it."""
         self._result = result
         self._state = "FINISHED"
         self.is_over = True
@@ -174,7 +174,7 @@ class Chunk(TaskFuture):
         self.is_lazy = True
         self.count = self.fetched = 0  # requests, and those whose results the caller has
         self._data: list[Any] = []  # the bytes of each request, or its node
-        self._slots: dict[int, Any] = {}  # of each request that has any
+        self._slots: dict[int, Any] = {}  # of each request that has slots
         self._values: list[Any] = []  # empty until the first answers come, or until requests become tasks of their own
         self._errors: dict[int, BaseException] = {}
         self._kept = 0  # the worker still runs the requests before this place; the others were taken from it

@@ -101,16 +101,16 @@ SLOTS = 4096
 # Indices of words of eight bytes. They tell which packet was posted to the worker (its serial; 0: a packet of another kind) and from which
 # core, which packet the worker has answered, and which core it runs on.
 POSTED, ANSWERED, POSTED_FROM, RUNS_ON, _AWAITS_GPU, _ITEM = 4, 5, 6, 7, 8, 9
-_CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that are with a worker at once
+_CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that a worker has at once
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING = struct.Struct("<QQ")
 _RECALLED, _OWN_DOING = 2, 3  # indices of words, too
-current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
+current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: releasing it would take longer than the call
 
 
 class StatusPage:
-    """The page of memory that both sides see: what the worker does now, and notes that need no packet."""
+    """The page of memory that both sides see: what the worker runs now, and notes that need no packet."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -191,7 +191,7 @@ class StatusPage:
 # most of a round trip. Both sides yield the core to any other process meanwhile. Some kernels put two processes that talk to each other on
 # one core and leave them there, where one can only watch while the other waits; so the worker moves to another core once.
 BRISK_NS = 100_000  # a task that takes less is quick
-_WATCH_ANSWER_NS, _BEGIN_NS = 500_000, 40_000  # how long a caller watches; less where the worker does not even begin
+_WATCH_ANSWER_NS, _BEGIN_NS = 500_000, 40_000  # how long a caller watches; less if the worker does not even begin
 _WATCH_POST_NS = 1_000_000  # how long a worker watches
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; after so many a worker moves
 
@@ -243,7 +243,7 @@ class WorkerHandle:
     def __init__(self, number: int, seat: Seat) -> None:
         self.number, self.seat = number, seat
         self.sock, self._theirs = pair()
-        self.send = self.sock.send  # looked up once
+        self.send = self.sock.send  # looked up once, for speed
         self.receiver = Receiver(self.sock)
         with ExitStack() as undo:  # or each attempt that fails, for lack of descriptors, would leave some open
             undo.callback(self.sock.close)
@@ -265,7 +265,7 @@ class WorkerHandle:
         self.is_lost = False  # its socket is closed
         self.has_answered = False
         self.is_armed = False  # the listener's thread waits for its packets
-        self.reading = threading.Lock()  # held by the thread that reads its packets
+        self.reading = threading.Lock()  # held by the thread that reads this worker's packets
         self.reader: Any = None
         self.verdict: Death | None = None  # why we ended it ourselves
 
@@ -284,7 +284,7 @@ class WorkerHandle:
         self.pid = pid
         try:
             self.pidfd = os.pidfd_open(pid)
-        except OSError:  # dead already; its end will be reported
+        except OSError:  # it is dead already; its end will be reported
             self.pidfd = -1
 
     def kill(self) -> None:

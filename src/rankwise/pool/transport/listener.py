@@ -30,11 +30,11 @@ BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
 _LONG_GRACE_NS, _SHORT_GRACE_NS = 2_000_000, 20_000
 _WINDOWS = itertools.count(1)
 _LOOK_UP_MS = 100
-_PACKETS = 64  # of one worker before the others are looked at
+_PACKETS = 64  # packets of one worker that are read before the others get their turn
 
 
 class Events(Protocol):
-    """What the listener calls when something happens, or when it is time."""
+    """The methods that the listener calls when something happens, or when it is time."""
 
     @property
     def is_closed(self) -> bool: ...
@@ -42,7 +42,7 @@ class Events(Protocol):
     def is_busy(self) -> bool: ...
 
     def take_answer(self, worker: WorkerState, message: tuple[Any, ...]) -> bool:
-        """The answer to a task of the fast path; False where it has to be given to `take_message` as well."""
+        """The answer to a task of the fast path; False if `take_message` has to take it."""
         ...
 
     def take_message(self, worker: WorkerState, message: tuple[Any, ...] | None) -> None: ...
@@ -59,14 +59,14 @@ class Listener:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._epoll = select.epoll()
-        self._acts: dict[int, Callable[[], object]] = {}  # what is done when there is something to read from a descriptor
+        self._acts: dict[int, Callable[[], object]] = {}  # by descriptor: what to call when there is something to read
         self._packets = select.epoll()  # the workers' sockets, apart: an asyncio loop may watch this one instead of this thread
         self.watch(self._packets.fileno(), self._read_arrived)
         self._reader: LoopReader | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._grace = Timer()
         self._grace_lock = threading.Lock()
-        self._graces = 0  # how often it was set
+        self._graces = 0  # how often the grace was set
         self.watch(self._wake, partial(os.eventfd_read, self._wake))
         self.watch(self._grace.fd, self._end_grace)
         self._window = window = open_window(next(_WINDOWS))
@@ -248,7 +248,7 @@ class Listener:
     def _arm(self, handle: WorkerHandle) -> None:
         if not handle.is_armed and not handle.is_gone and not self._events.is_closed:
             handle.is_armed = True
-            with suppress(FileExistsError):  # a signal's handler raised in `disarm`
+            with suppress(FileExistsError):  # a signal handler raised in `disarm`
                 self._packets.register(handle.sock.fileno(), select.EPOLLIN)
 
     def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
@@ -416,7 +416,7 @@ class LoopReader:
         self._set_timer(self._events.next_moment(math.inf))
 
 
-_libc = ctypes.PyDLL(None)  # holds the GIL: the calls are shorter than giving it away
+_libc = ctypes.PyDLL(None)  # keeps the GIL: releasing it would take longer than the calls
 _CLOEXEC, _NONBLOCK = 0o2000000, 0o4000
 
 

@@ -133,7 +133,7 @@ _SMALL = 256  # an array of at most so many bytes stays in the packet
 
 
 def placed(spec: bytes, arena: Arena) -> Any:
-    """Where workers find a model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
+    """The place where workers find a model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
     if len(spec) <= INLINE_BYTES:
         return spec
     slot = arena.write(np.frombuffer(spec, np.uint8))
@@ -209,10 +209,10 @@ def _to_lane(task: Task, arena: Arena) -> None:
 
 
 class FastPath:
-    """The short way of one task: no other task waits for the model, a worker that holds it is idle, and the caller fetches the result
-    itself. Exists only for speed: a process that has just been woken runs Python several times slower than one that is warm, so what
-    counts is how little is done between the caller and the worker. The packet is sent as early as possible; the bookkeeping is done while
-    the worker is busy."""
+    """Sends a single task in the quickest way, if no other task waits for the model, a worker that holds it is idle, and the caller fetches
+    the result itself. Exists only for speed: a process that has just been woken runs Python several times slower than one that is warm, so
+    what counts is how little is done between the caller and the worker. The packet is sent as early as possible; the bookkeeping is done
+    while the worker is busy."""
 
     def __init__(self, state: PoolState, owner: TaskOwner, expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._owner, self._expect = state, owner, expect

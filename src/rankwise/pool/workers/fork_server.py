@@ -61,7 +61,7 @@ class ForkServer:
         handle.given_away()
 
     def close(self) -> None:
-        """Closing the socket ends the process and all workers below it."""
+        """End the process and all workers below it, by closing the socket."""
         try:
             self.control.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -96,7 +96,7 @@ _LONGEST = 20_000  # characters of a traceback
 
 
 def main() -> None:
-    """The fork server itself. Its one argument is the descriptor of its control socket; when that closes, it ends all workers."""
+    """Run the fork server. Its one argument is the descriptor of its control socket; when that closes, it ends all workers."""
     control = socket.socket(fileno=int(sys.argv[1]))
     _open_standard_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -205,7 +205,7 @@ def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
     os.environ.update(orders["env"])
     if orders["cpus"]:
         os.sched_setaffinity(0, orders["cpus"])
-    try:  # where memory runs out, the kernel should take a worker rather than the program that waits for it
+    try:  # when memory runs out, the kernel should end a worker rather than the program that waits for it
         Path("/proc/self/oom_score_adj").write_text("500")
     except OSError:
         pass
@@ -221,5 +221,5 @@ def die_with_parent(parent_pipe: int) -> None:
     fcntl.fcntl(parent_pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(parent_pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([parent_pipe], [], [], 0)[0]:  # it was closed before
+    if select.select([parent_pipe], [], [], 0)[0]:  # it was closed already
         os._exit(1)

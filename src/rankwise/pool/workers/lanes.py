@@ -40,7 +40,7 @@ from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
 def copy_place(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
-    """For `pack`, where nothing leaves the process: the place of an array is a copy of it."""
+    """For `pack`, if nothing leaves the process: the place of an array is a copy of it."""
     return np.array(array, order="C")
 
 
@@ -54,10 +54,10 @@ class Inputs:
     """The lane as this worker maps it, and the parts of it that the current task uses."""
 
     def __init__(self) -> None:
-        self.segments: list[Segment | OSError] = []  # or why it cannot be read here
+        self.segments: list[Segment | OSError] = []  # an error says why a segment cannot be read here
         self.lacks_segment = False  # a task has needed a segment that cannot be read here
         self.in_use: list[tuple[Any, Segment, int, int]] = []  # the array behind each tensor, and where it lies
-        self._kept: list[tuple[Segment, int, int]] = []  # where inputs lie that a model has kept
+        self._kept: list[tuple[Segment, int, int]] = []  # where inputs lie that a model still refers to
         self.pagemap = open_pagemap()
 
     def add_segment(self, fds: list[int], size: int) -> None:
@@ -73,7 +73,7 @@ class Inputs:
         fds.clear()
 
     def get(self, place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
-        """For `unpack`: as `to_value`, also for arrays on the lane."""
+        """For `unpack`: like `to_value`, but for arrays on the lane as well."""
         if type(place) is not bytes:
             number, offset, nbytes = place
             segment = self._segment(number)
@@ -97,7 +97,7 @@ class Inputs:
         return segment
 
     def alias(self, tensor: Any) -> tuple[Any, ...] | None:
-        """Where on the lane this output already lies, if it is an input (or part of one) that was not written to."""
+        """The place on the lane where this output already lies, if it is an input (or part of one) that was not written to."""
         start, nbytes = tensor.data_ptr(), tensor.nbytes
         for _, segment, offset, size in self.in_use:
             first = segment.address + offset
@@ -147,7 +147,7 @@ _SPARE = 8
 
 
 class Outputs:
-    """Segments this worker made, and the slots the parent has not given back yet."""
+    """The segments that this worker made, and the slots that the parent has not given back yet."""
 
     def __init__(self, sock: socket.socket, page: StatusPage, soft_limit: int, alias: Any) -> None:
         self._sock, self._page, self._soft_limit, self._alias = sock, page, soft_limit, alias
@@ -249,11 +249,11 @@ class ChunkResults:
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs, self._put = outputs, outputs.put
-        self._data: list[bytes] = []  # of arrays that are all of one shape and type
+        self._data: list[bytes] = []  # of arrays, while all have one shape and type
         self._shape: tuple[int, ...] | None = None
         self._dtype: Any = None
         self._results: list[tuple[bool, Any]] | None = None  # of each request, if they are not
-        self.size = 0  # bytes
+        self.size = 0  # in bytes
 
     def add(self, value: Any) -> None:
         if self._results is None:
@@ -338,7 +338,7 @@ def is_untouched(pagemap: int, start: int, nbytes: int) -> bool:
 
 
 _LEAST_BYTES = 64 << 10  # smaller parameters stay where they are
-_PIECE = 1 << 30  # bytes that are written at once; the kernel takes no more than two of these
+_PIECE = 1 << 30  # bytes that are written at once; the kernel takes less than two of these
 _use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 _libc = ctypes.CDLL(None)
 

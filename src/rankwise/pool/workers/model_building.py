@@ -87,7 +87,7 @@ def _loaded(spec: dict[str, Any], weights_fd: int | None) -> BuiltModel:
     if warmup is not None:
         _warm_up(built, warmup, device)
     if weights_fd is not None:
-        with suppress(OSError):  # no memory for the copy, or a limit of files: the model keeps its own
+        with suppress(OSError):  # no memory for the copy, or a limit of files: the model keeps its own weights
             share_weights(built, weights_fd, bool(spec["program"]))
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
     return BuiltModel(
@@ -128,7 +128,7 @@ def return_unused_memory() -> None:
 
 
 def tensor_bytes(built: Any) -> int:
-    """The bytes of parameters and buffers, each piece of memory once; a lazy one that is not made yet has none."""
+    """The bytes of parameters and buffers, each piece of memory once; lazy parameters without a shape have none."""
     if not isinstance(built, torch.nn.Module):
         return 0
     storages: dict[int, int] = {}
@@ -221,7 +221,7 @@ def keep_freed_memory() -> None:
 
 
 def seed_all(seed: int) -> None:
-    torch.manual_seed(seed)  # also of all GPUs, when they are first used
+    torch.manual_seed(seed)  # this seeds all GPUs too, when they are first used
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

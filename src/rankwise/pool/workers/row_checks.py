@@ -19,7 +19,7 @@ from rankwise.pool.workers.runner import Call, Unbatchable, check_gpu_usable, cu
 
 # How far two computations of the same row may be apart, relative to its largest number.
 _TOLERANCES = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-3, torch.complex64: 1e-3, torch.float16: 1e-2}
-_COARSE_TOLERANCE = 5e-2  # for bfloat16 and what is coarser still
+_COARSE_TOLERANCE = 5e-2  # for bfloat16 and coarser types
 
 
 def rows_vary(value: Any) -> bool:
@@ -28,7 +28,7 @@ def rows_vary(value: Any) -> bool:
 
 
 def outline_of(value: Any) -> Any:
-    """Types and shapes of one row, and the plain values beside it; None where the value holds anything else."""
+    """Types and shapes of one row, and the plain values beside it; None if the value holds anything else."""
     found = leaves(value)
     if not all(isinstance(leaf, torch.Tensor) or type(leaf) in PLAIN for leaf in found):
         return None
@@ -105,7 +105,7 @@ class ModelHistory:
     has_odd_row: bool = False  # one row differed, as rounding can cause it near the tie of an argmax
     ran_ns: int = 0
     checked_ns: int = 0
-    outlines: dict[Any, Any] = field(default_factory=dict)  # of outputs, by the outline of the inputs
+    outlines: dict[Any, Any] = field(default_factory=dict)  # of outputs, by the outlines of their inputs
 
 
 class RowChecker:
@@ -179,7 +179,7 @@ class BatchCheck:
 
     def __init__(self, history: ModelHistory, call: Call, inputs: tuple[Any, ...], output: Any, source: random.Random) -> None:
         self._history, self._call, self._inputs, self._output, self._random = history, call, inputs, output, source
-        self.rows = int(_tensors(output)[0].shape[0])  # all of them have as many
+        self.rows = int(_tensors(output)[0].shape[0])  # all tensors have as many
         self.was_thorough = False
         self._scale = largest(output)
         self._tolerances = tolerances(output)

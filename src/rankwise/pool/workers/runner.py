@@ -24,16 +24,16 @@ Call = Callable[[tuple[Any, ...]], Any]
 
 
 class Runner:
-    """Gets inputs as tensors, gives outputs as (ok, value) in the same order."""
+    """Runs a model on inputs that are tensors; returns (ok, value) for each, in the same order."""
 
     def __init__(self, row_checks: Any, held_bytes: Callable[[], int] | None = None) -> None:
         self.flags = 0
         self._held_bytes = held_bytes  # GPU memory that the loaded models take; None if this process cannot be replaced
-        self.reason = ""  # why a model's rows are not to be batched
+        self.reason = ""  # why a model's rows must not be batched
         self.on_call: Callable[[], None] = lambda: None
         self.on_wait: Callable[[], None] = lambda: None  # called before waiting for a GPU
         self._again: Again = lambda place: ()
-        self._row_checks = row_checks  # a RowChecker: looks now and then whether the rows of a batch are independent
+        self._row_checks = row_checks  # a RowChecker, which checks now and then whether the rows of a batch are independent
 
     def run(self, model: BuiltModel, requests: list[tuple[Any, ...]], rows: list[int], again: Again) -> list[tuple[bool, Any]]:
         """rows[i] is the number of rows of a request, or 0 if it runs by itself. `again(i)` gives the inputs of that request once more, as
@@ -178,7 +178,7 @@ class Unbatchable(Exception):
 
 
 def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The rows of all requests in one; values that are not tensors are the same in all of them, or they would not be batched."""
+    """The rows of all requests as one input; values that are not tensors are the same in all of them, or they would not be batched."""
 
     def merge(values: list[Any]) -> Any:
         first = values[0]
@@ -194,7 +194,7 @@ def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def cut(output: Any, rows: list[int]) -> list[Any]:
-    """A batch's output as one part per request. Raises Unbatchable where it has no rows to cut."""
+    """A batch's output as one part per request. Raises Unbatchable if it has no rows to cut."""
     total = sum(rows)
     starts = [sum(rows[:i]) for i in range(len(rows))]
 
@@ -226,7 +226,7 @@ def own(value: Any, rows: Any = slice(None)) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.clone() if rows == slice(None) or not leaf.dim() else leaf[rows].clone()
         try:
-            return copy.deepcopy(leaf)  # of a number or a text: itself
+            return copy.deepcopy(leaf)  # numbers and texts stay the same object
         except Exception:  # its class cannot be copied
             return leaf
 
@@ -260,7 +260,7 @@ def ran_out(error: BaseException | None) -> bool:
     return is_said or is_out_of_memory(error)
 
 
-_LEAKED = 0.1  # of the GPU's memory
+_LEAKED = 0.1  # this part of the GPU's memory
 
 
 class GpuUnusable(BaseException):
@@ -268,7 +268,7 @@ class GpuUnusable(BaseException):
 
     def __init__(self, packed: tuple[bytes, str]) -> None:
         super().__init__(packed[1])
-        self.packed = packed  # the error as it travels
+        self.packed = packed  # the error in the form in which it is sent
 
 
 def check_gpu_usable(error: BaseException) -> None:

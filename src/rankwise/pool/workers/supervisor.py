@@ -56,9 +56,9 @@ class Lifecycle:
         self.workers: dict[int, WorkerState] = {}
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays empty
         self._has_made_one = self._has_had_one = False  # whether a worker was ever made, and ever got ready
-        self._unmade = 0  # attempts in a row to make a worker that failed
+        self._unmade = 0  # failed attempts to make a worker, in a row
         self.fork_server: ForkServer | None = None
-        self._failures = 0  # of the fork server, in a row
+        self._failures = 0  # failures of the fork server, in a row
         self._start_at = 0.0
         self._ready_since: float | None = None
         self._was_ever_ready = False
@@ -137,7 +137,7 @@ class Lifecycle:
             self._watch_end(worker)
 
     def socket_closed(self, worker: WorkerState) -> None:
-        """The worker has closed its socket: it gets nothing more, and the fork server will report its death. Where the fork server is gone,
+        """The worker has closed its socket: it gets nothing more, and the fork server will report its death. If the fork server is gone,
         the supervisor removes the worker."""
         worker.is_ready = False
         worker.handle.is_lost = True
@@ -237,7 +237,7 @@ class Lifecycle:
         worker.handle.close()
 
     def _judge(self, orders: list[Order], running: int, item: int, death: Death) -> None:
-        """Run the tasks of a dead worker again, or fail them. `item` is the index of the request that ran, where a chunk did."""
+        """Run the tasks of a dead worker again, or fail them. `item` is the index of the request that ran, if it was one of a chunk."""
         again: list[Task] = []
         for order in orders:
             chunk = order.tasks[0] if order.tasks else None

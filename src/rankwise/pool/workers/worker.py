@@ -51,7 +51,7 @@ from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import GpuUnusable, Runner, check_gpu_usable, ran_out
 
 _IDLE_S = 1.2 * KEPT_S
-_RESULTS_BYTES = 80_000  # of one order, in its answer
+_RESULTS_BYTES = 80_000  # of the results of one order, in its answer
 
 
 def serve(orders: dict[str, Any], fds: list[int]) -> None:
@@ -77,7 +77,7 @@ class Worker:
         self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
         self._models: dict[int, BuiltModel] = {}
         self._runner = Runner(RowChecker(), self._held_bytes)
-        self._serial = self._number = 0  # of the order at hand, and its model
+        self._serial = self._number = 0  # of the present order, and of its model
         self._pid = os.getpid()
         self._has_forked = False  # True in a child of this process; quicker to read than the pid after each request
         os.register_at_fork(after_in_child=lambda: setattr(self, "_has_forked", True))
@@ -104,7 +104,7 @@ class Worker:
                 self._on_one(message)
             else:
                 getattr(self, f"_on_{message[0]}")(*message[1:])
-            if self._inputs.lacks_segment:  # the task has failed; perhaps another worker can read the next one
+            if self._inputs.lacks_segment:  # the task has failed; another worker may be able to read the next one
                 return
 
     def _next_message(self) -> Any:
@@ -172,7 +172,7 @@ class Worker:
         self._trim_at_ns = time.monotonic_ns() + int(1e9 * _IDLE_S)
 
     def _on_one(self, message: tuple[str, int, int, Node]) -> None:
-        """One task for an idle worker: by the shortest way, because a caller waits for just this."""
+        """Run one task for an idle worker in the quickest way, because a caller waits for just this task."""
         _, serial, number, node = message
         model = self._models[number]
         if not model.is_plain:
@@ -223,7 +223,7 @@ class Worker:
         if isinstance(parts, tuple):
             results, size, flags = self._chunk_results(model, parts)
         elif len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
-            results, size = self._plain_result(serial, model.run, parts[0][1])  # the usual case, by the shortest way
+            results, size = self._plain_result(serial, model.run, parts[0][1])  # a shortcut for the usual case
             self._check_is_worker(number)
         else:
             results, size = self._results(model, parts)
