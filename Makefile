@@ -44,9 +44,10 @@ demo: $(READY)
 
 test: $(READY) $(PACKAGES)
 	@echo "==> tests, $(WORKERS) at a time"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not serial and not live"
-	@echo "==> tests that need the machine to themselves"
-	@$(BIN)/python -m pytest -m serial $$(grep -rl --include='test_*.py' mark.serial tests)  # to collect all others takes seconds
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not serial and not live"; code=$$?; \
+	echo "==> tests that need the machine to themselves"; \
+	$(BIN)/python -m pytest -m serial $$(grep -rl --include='test_*.py' mark.serial tests) || code=1; \
+	exit $$code  # the second looks at the files that have such tests only: to collect all others takes seconds
 
 test-live: $(READY) $(PACKAGES)
 	@echo "==> long and live tests, $(LIVE_WORKERS) at a time"
