@@ -22,7 +22,10 @@ from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zi
 from rankwise.weights.zipped import Repacked, names_in_archive, open_archive
 
 # In a folder, the first of these that is there is the model, as one file or as the index of several; others may be it in another format.
-_IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
+_IN_FOLDER = (
+    *("model.safetensors", "pytorch_model.bin", "pytorch_model_fsdp.bin"),  # the last one by Accelerate, beside sampler.bin and others
+    *("diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt"),
+)
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".index.json"
 _IS_INDEX = re.compile(r".*\.index(\.\w+)?\.json", re.DOTALL)  # diffusers puts a variant between: model.safetensors.index.fp16.json

@@ -12,7 +12,7 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
-from rankwise.weights.choosing import with_key
+from rankwise.weights.choosing import DEQUANTIZE, is_scale, with_key
 from rankwise.weights.danger import check_harmless
 from rankwise.weights.parameter_names import WRAPPERS, in_whole_parts, notes_by_own_names, outer_wrappers, wrappers_in
 from rankwise.weights.safetensors_file import NOTES_KEY
@@ -58,6 +58,8 @@ def convert_to_safetensors(
     names = plain_names(state, in_whole_parts(prefix))
     _check_growth(path, state.tensors, sum(file.stat().st_size for file in content.files))
     kept, same = _each_once(names, state.tensors)
+    if dtype is not None and not dtype.startswith("float8") and any(map(is_scale, kept.values())):
+        _check_no_float8(path, kept, state.tensors)
     reader = TensorReader()
     for theirs in kept.values():
         reader.check(theirs, state.tensors[theirs])
@@ -136,6 +138,12 @@ def _check_growth(path: Path, tensors: Mapping[str, TensorRecord], size: int) ->
         raise CheckpointError(
             "RW732", f"{path} declares {total:,} bytes of weights in a file of {size:,}", why="its tensors repeat the same bytes"
         )
+
+
+def _check_no_float8(path: Path, kept: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> None:
+    """Beside scales, whose numbers nobody applies here."""
+    if narrow := next((theirs for theirs in kept.values() if tensors[theirs].dtype.startswith("float8")), None):
+        raise CheckpointError("RW734", f"{narrow} is {tensors[narrow].dtype} in {path}, and has a scale beside it", next=(DEQUANTIZE,))
 
 
 def _dtype(record: TensorRecord, wanted: str | None) -> str:
