@@ -147,6 +147,9 @@ def _read_folder(folder: Path) -> Content:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         raise _foreign(folder, f"a folder that cannot be listed ({error.strerror})") from error
+    if f"__0{METADATA}" in names:
+        what = f"of torch.distributed.checkpoint with use_collectives=False, where each rank has a {METADATA} of its own"
+        raise _foreign(folder, what, "dcp.load it on as many ranks, and dcp.save it without that")
     if any(name.endswith(_DCP_SUFFIX) for name in names):
         what = (
             f"files of torch.distributed.checkpoint without {METADATA}, which it writes last; the save did not end, or the copy left it out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rankwise.weights.parameter_names import WRAPPERS, in_whole_parts, notes_by_
 from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
-from rankwise.weights.tensor_records import CheckpointError, TensorRecord
+from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, TensorRecord
 from rankwise.weights.tensors import TensorReader, begin_again_if_replaced, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
@@ -79,7 +80,7 @@ def convert_to_safetensors(
         check(written)
 
     write_safetensors(output, plan, read, same | ({NOTES_KEY: json.dumps(notes)} if is_noted else {}), compare_and_check)
-    nbytes = sum(state.tensors[theirs].nbytes for theirs in kept.values())
+    nbytes = sum(math.prod(shape) * ITEM_SIZES[kind] for kind, shape in plan.values())
     return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, *seconds)
 
 
