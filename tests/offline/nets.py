@@ -49,6 +49,17 @@ def halved() -> nn.Module:
     return Halved()
 
 
+class Doubling(nn.Module):
+    """Twice its input, in the type that it comes in."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, x)
+
+
+def doubling() -> nn.Module:
+    return Doubling()
+
+
 class Several(nn.Module):
     def __init__(self) -> None:
         super().__init__()

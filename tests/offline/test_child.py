@@ -377,3 +377,10 @@ def test_rows_that_run_again_are_what_they_were_before_the_model_wrote_to_them(c
 
     assert worked(outcome) == [0, 1, 3] and [row for row, _, _ in outcome["errors"]] == [2]
     assert [float(value) for piece in outcome["pieces"] for value in piece["output"]] == [1.0, 5.0, 13.0]
+
+
+def test_a_masked_output_fails_its_row() -> None:
+    outcome = run(lambda x: np.ma.masked_equal(x.numpy()[:, 0], 2.0), {"x": X})
+
+    assert worked(outcome) == [0, 2, 3]
+    assert "masked entries" in outcome["errors"][0][2]

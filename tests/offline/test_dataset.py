@@ -149,6 +149,34 @@ def test_a_sample_may_be_any_mapping() -> None:
     assert found[0].columns["y"].tolist() == [2.0]
 
 
+def test_entries_that_are_masked_fail_their_row() -> None:
+    masked = np.ma.masked_equal(np.arange(6.0).reshape(3, 2), 3.0)
+
+    (found,) = batches(masked, 3)
+    (alone,) = batches(masked[:, 1], 3)
+
+    assert list(found.broken) == list(alone.broken) == [1]
+    assert "masked entries" in found.broken[1]
+    assert found.columns["0"][[0, 2]].tolist() == [[0.0, 1.0], [4.0, 5.0]]
+
+
+class CachingLoader(Dataset[Any]):
+    """Gives single samples, for all its name."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.dataset[i]
+
+
+def test_a_dataset_may_be_called_a_loader() -> None:
+    assert batches(CachingLoader([1.0, 2.0]), 2)[0].length == 2
+
+
 @pytest.mark.parametrize(
     ("given", "what"),
     [

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import rankwise
-from rankwise.offline.running import UNTRIED
+from rankwise.offline.sizing import UNTRIED
 from rankwise.offline.workspace import PredictError
 
 SMALL = np.random.default_rng(0).standard_normal((60_000, 3)).astype(np.float32)

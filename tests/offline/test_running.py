@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -494,3 +495,18 @@ def test_a_later_batch_that_does_not_fit_is_told_before_the_rest_has_run(tmp_pat
         rankwise.predict(lambda: as_wide_as_its_longest, **job)
 
     assert caught.value.finding.code == "RW834" and len(seen) < 20
+
+
+@pytest.mark.parametrize("missing", [None, [1, 2, 3]])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_row_is_of_its_columns_type_whatever_is_missing_beside_it(tmp_path: Path, missing: Any, workers: int) -> None:
+    """A missing row, or one of another length, makes a list of the column."""
+    good, kind = (200, pa.uint8()) if missing is None else ([200], pa.list_(pa.uint8()))
+    table = pa.table({"x": pa.array([good] * 5 + [missing, good, good], kind)})
+    pq.write_table(table, tmp_path / "x.parquet")
+
+    done = rankwise.predict("tests.offline.nets:doubling", tmp_path / "x.parquet", tmp_path / "y.parquet", workers=workers, batch=4)
+
+    found = pq.read_table(tmp_path / "y.parquet")["output"].to_pylist()
+    assert done.failed == (missing is None)
+    assert found[:5] == [144 if missing is None else [144]] * 5 and found[-1] == found[0]

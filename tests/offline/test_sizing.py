@@ -11,8 +11,9 @@ import pytest
 
 from rankwise.offline import sizing
 from rankwise.offline.parts import Results
-from rankwise.offline.row_batches import Batch
-from rankwise.offline.sizing import Trial, Trials, find_size
+from rankwise.offline.row_batches import Batch, Selection
+from rankwise.offline.sizing import UNTRIED, Trial, Trials, find_size, untried_size
+from rankwise.offline.source import open_source
 
 
 def costing(per_batch_s: float, per_row_s: float, most: int = 10**9) -> Callable[[int], Trial | str]:
@@ -168,3 +169,12 @@ def test_trying_takes_a_few_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sizing, "_TRIAL_S", -1.0)
 
     assert "of trying are enough" in str(trials.measure(4))
+
+
+@pytest.mark.parametrize(("nbytes", "size"), [(8, UNTRIED), (4 << 20, 16), (65 << 20, 1)])
+def test_of_large_rows_fewer_are_taken_where_nothing_can_be_tried(nbytes: int, size: int) -> None:
+    assert untried_size(open_source((np.zeros(nbytes, np.uint8) for _ in range(3)), Selection())) == size
+
+
+def test_nothing_is_no_reason_to_take_fewer() -> None:
+    assert untried_size(open_source(iter(()), Selection())) == UNTRIED

@@ -226,3 +226,10 @@ def test_links_without_what_they_point_to_are_told(tmp_path: Path) -> None:
     assert "model.safetensors is a link to ../../blobs/abc" in refused(tmp_path, "RW733")
     with pytest.raises(UnreadableInput, match=r"a link to \.\./\.\./blobs/abc"):
         loaded(tmp_path / "model.safetensors")
+
+
+def test_accelerates_whole_model_of_fsdp_is_the_one_beside_its_sampler(tmp_path: Path) -> None:
+    for name in ("pytorch_model_fsdp", "optimizer", "sampler", "training_args"):
+        torch.save(values(1) if name.startswith("pytorch") else {"epoch": 1}, tmp_path / f"{name}.bin")
+
+    assert loaded(tmp_path) == 1

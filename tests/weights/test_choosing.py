@@ -243,3 +243,12 @@ def test_a_head_of_another_number_of_classes_may_be_left_as_it_is(tmp_path: Path
 
     assert "allow_missing=" in refused(model, path).next[0]
     assert rankwise.load_weights(model, path, allow_missing=["2.*"]).left_alone == ("2.weight", "2.bias")
+
+
+@pytest.mark.parametrize("key", ["model", "net", "params"])
+def test_an_average_beside_weights_that_do_not_fit_is_not_taken_without_a_word(tmp_path: Path, key: str) -> None:
+    path = save(tmp_path / "last.pt", {key: other(), "ema": weights()})
+
+    assert "key='ema'" in refused(net(), path).next[0]
+    assert rankwise.load_weights(net(), path, key="ema").key == "ema"
+    assert rankwise.load_weights(net(), save(tmp_path / "gan.pt", {"discriminator": other(), "ema": weights()})).key == "ema"

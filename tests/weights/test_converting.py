@@ -57,3 +57,18 @@ def test_a_checkpoint_is_not_replaced_by_what_is_made_of_it(tmp_path: Path, name
         convert_to_safetensors(path, tmp_path / name)
 
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("scale", ["w_scale_inv", "w.weight_scale"])
+def test_float8_is_not_widened_beside_its_scale(tmp_path: Path, scale: str) -> None:
+    tensor = torch.ones(2, 2).to(torch.float8_e4m3fn)
+    scaled, plain = tmp_path / "scaled.safetensors", tmp_path / "plain.safetensors"
+    save_file({"w": tensor, scale: torch.ones(1)}, scaled)
+    save_file({"w": tensor}, plain)
+
+    with pytest.raises(CheckpointError, match="w is float8_e4m3fn") as caught:
+        convert_to_safetensors(scaled, tmp_path / "out.safetensors", dtype="bfloat16")
+
+    assert "without their scales" in caught.value.finding.next[0]
+    assert convert_to_safetensors(scaled, tmp_path / "same.safetensors").tensors == 2
+    assert convert_to_safetensors(plain, tmp_path / "wide.safetensors", dtype="bfloat16").nbytes == 8

@@ -69,3 +69,9 @@ def test_a_folder_without_its_metadata_is_a_save_that_did_not_end_or_half_a_copy
     torch.save({"step": 3}, folder / "meta.pt")  # as Lightning leaves it there
 
     assert "cp folder/*" in refused(folder)
+
+
+def test_a_folder_that_the_ranks_wrote_each_for_itself_is_told_as_that(folder: Path) -> None:
+    (folder / ".metadata").rename(folder / "__0.metadata")
+
+    assert "use_collectives=False" in refused(folder)

@@ -7,7 +7,7 @@ import json
 import os
 import resource
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, combinations, product
 from typing import Any
 
@@ -23,6 +23,8 @@ from rankwise.offline.workspace import PredictError
 from rankwise.pool.api.model import by_text, named_list, output_names
 from rankwise.pool.workers.runner import check_gpu_usable, is_out_of_memory, run_divided
 from rankwise.weights.building import evaluating, import_callable
+
+_NONE: Mapping[str, str] = {}
 
 
 def build_runner(build: Any, weights: str, load: str, stack: bool) -> BatchRunner:
@@ -53,7 +55,7 @@ def build_in_worker(stamp: tuple[str, tuple[int, int]] | None = None, **recipe: 
         return build_runner(**recipe)
     except RankwiseError as error:
         finding = error.finding.to_dict()
-        return lambda columns, length, patience=0: {"refused": json.dumps(finding)}
+        return lambda *batch: {"refused": json.dumps(finding)}
 
 
 class BatchRunner(torch.nn.Module):
@@ -70,21 +72,22 @@ class BatchRunner(torch.nn.Module):
         self._takes_indices = _takes_indices(model)
         self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
 
-    def forward(self, columns: dict[str, Any], length: int, patience: int = 0) -> dict[str, Any]:
+    def forward(self, columns: dict[str, Any], length: int, patience: int = 0, dtypes: Mapping[str, str] = _NONE) -> dict[str, Any]:
         """`spans` are the rows that worked (begin and end), `pieces` their outputs, `errors` the failed rows; `halved` if memory ran out.
 
         With `patience`, it gives up when so many of the first rows have failed alike; then the rows behind them are in neither list.
         """
-        done = _Done(length, patience)
+        done = _Done(length, patience, dtypes)
         self._run(columns, 0, length, done)
         outcome = {"spans": done.spans, "pieces": done.pieces, "errors": done.errors, "halved": done.halved, "gave_up": done.gives_up}
         return {**outcome, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}
 
-    def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: bool = False) -> None:
+    def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: Mapping[str, str] | None = None) -> None:
         """Run all rows at once; if that fails, run both halves, so that one bad row costs itself only.
 
         A row of another length, or a missing one, turns columns into lists that would be arrays without that row. So if lists fail, the
-        model gets arrays wherever arrays can be made (`tightly`).
+        model gets arrays wherever arrays can be made (`tightly`: their dtypes, as far as they are
+        known).
         """
 
         def run(start: int, stop: int) -> None:
@@ -103,8 +106,8 @@ class BatchRunner(torch.nn.Module):
                 raise error
             ran_out = is_out_of_memory(error)
             done.halved |= ran_out
-            if not tightly and not ran_out and any(isinstance(column, list) for column in columns.values()):
-                self._run(columns, start, stop, done, tightly=True)
+            if tightly is None and not ran_out and any(isinstance(column, list) for column in columns.values()):
+                self._run(columns, start, stop, done, done.dtypes)
             elif stop - start > 1:
                 return 2
             else:
@@ -116,7 +119,7 @@ class BatchRunner(torch.nn.Module):
 
         run_divided(run, judge, start, stop)
 
-    def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
+    def _outputs(self, columns: dict[str, Any], tightly: Mapping[str, str] | None) -> Any:
         """Whole numbers in a file may be meant as integers or as floating point, for each input separately: if the model fails on one, it
         gets the other. What works is not remembered, because a row's result must not depend on the rows before it. Only errors that torch
         raises for a wrong type are tried again."""
@@ -149,7 +152,9 @@ class BatchRunner(torch.nn.Module):
         with torch.inference_mode():
             return self._hidden[0](*arguments)
 
-    def _arguments(self, columns: dict[str, Any], tightly: bool, changed: Collection[int] = (), as_indices: bool = False) -> list[Any]:
+    def _arguments(
+        self, columns: dict[str, Any], tightly: Mapping[str, str] | None, changed: Collection[int] = (), as_indices: bool = False
+    ) -> list[Any]:
         """`changed` are the places of inputs that are given as floating point instead of integers, or the other way round."""
 
         def tensor(value: Any, place: int = 0) -> torch.Tensor:
@@ -163,8 +168,8 @@ class BatchRunner(torch.nn.Module):
                 return [tensor(torch.stack(loaded))]
             return [tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
         values = list(columns.values())
-        if tightly:
-            values = [as_column(value) if isinstance(value, list) else value for value in values]
+        if tightly is not None:
+            values = [_tight(value, tightly.get(name)) if isinstance(value, list) else value for name, value in columns.items()]
         if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
             stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
             return [tensor(torch.from_numpy(stacked))]  # a new array, so the model may write to it
@@ -186,8 +191,8 @@ class BatchRunner(torch.nn.Module):
 
 
 class _Done:
-    def __init__(self, length: int, patience: int) -> None:
-        self.length, self._patience = length, patience
+    def __init__(self, length: int, patience: int, dtypes: Mapping[str, str]) -> None:
+        self.length, self._patience, self.dtypes = length, patience, dtypes
         self.spans: list[list[int]] = []
         self.pieces: list[dict[str, Any]] = []
         self.errors: list[list[Any]] = []
@@ -241,6 +246,12 @@ def _as_column(name: str, value: Any, length: int) -> Any:
     if len(entries) != length and all(shape is not None and shape[1][:1] == (length,) for shape in shapes):
         raise Unusable(f"the model returned a list of {len(entries)} tensors of {length} rows each; return them as a tuple or a dictionary")
     return np.stack(entries) if len(shapes) == 1 and None not in shapes else entries
+
+
+def _tight(values: list[Any], dtype: str | None) -> Any:
+    """As an array where that can be made, of the type that the column has where no row is missing."""
+    column = as_column(values)
+    return np.asarray(values, dtype) if dtype and isinstance(column, np.ndarray) else column
 
 
 def _oddness(column: list[Any], row: int) -> str:

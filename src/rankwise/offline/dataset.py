@@ -13,7 +13,7 @@ import numpy as np
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.format import Source
 from rankwise.offline.row_batches import Batch, Column, Row, Selection, as_column, of_rows
-from rankwise.offline.values import NUMBERS, as_array, is_tensor, own
+from rankwise.offline.values import MASKED, NUMBERS, as_array, is_masked, is_tensor, own
 from rankwise.pool.api.model import by_text
 
 _SAMPLE = 16  # samples to look at before saying that none has a column
@@ -80,7 +80,8 @@ class DatasetSource(Source):
 
 def _refuse_what_has_no_rows(dataset: Any) -> None:
     name = type(dataset).__name__
-    if _is_of_torch(dataset, "DataLoader") or (name.endswith("Loader") and hasattr(dataset, "dataset")):  # ours, timm's, …
+    is_dataset = _is_of_torch(dataset, "Dataset")
+    if _is_of_torch(dataset, "DataLoader") or (name.endswith("Loader") and hasattr(dataset, "dataset") and not is_dataset):  # timm's, ours
         raise UsageError(f"a {name} gives batches, where single rows are wanted", next=("pass loader.dataset",))
     if hasattr(dataset, "keys") or hasattr(dataset, "itercolumns") or isinstance(dataset, (bytes, bytearray)):
         steps = ("pass a list with one sample per row, or write the table to a .parquet file",)
@@ -109,6 +110,8 @@ def _row(sample: Any) -> Row:
             return Row(why=str(error))
     else:
         values = {str(i): value for i, value in enumerate(sample)} if isinstance(sample, (tuple, list)) else {"0": sample}
+    if masked := next((name for name, value in values.items() if is_masked(value)), None):
+        return Row(why=f"{masked!r}: {MASKED}")
     values = {name: own(value) for name, value in values.items()}  # many datasets fill one buffer again and again
     return Row(values, values)
 

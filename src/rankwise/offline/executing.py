@@ -88,7 +88,7 @@ class Executor:
 
     def _submit(self, batch: Batch) -> tuple[Batch, Rows, Any]:
         good, rows = _readable(batch)
-        return batch, rows, self._pool.submit("model", good, len(rows), self.patience) if rows else None
+        return batch, rows, self._pool.submit("model", good, len(rows), self.patience, batch.dtypes) if rows else None
 
     def _outcome(self, batch: Batch, rows: Rows, future: Any) -> dict[str, Any]:
         if future is None:
@@ -124,7 +124,7 @@ class Executor:
         good, _ = _readable(batch)
         for start, stop in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
             columns = {name: column[start:stop] for name, column in good.items()}
-            outcome = self._outcome(*self._submit(Batch(batch.first_row + rows[start], columns, stop - start)))
+            outcome = self._outcome(*self._submit(Batch(batch.first_row + rows[start], columns, stop - start, dtypes=batch.dtypes)))
             whole["spans"] += [[begin + start, end + start] for begin, end in outcome["spans"]]
             whole["pieces"] += outcome["pieces"]
             whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]

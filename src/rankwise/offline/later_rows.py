@@ -57,4 +57,4 @@ def _some_rows(batch: Batch) -> Batch:
     """Rows from all over the batch, only a few, because they are kept until the batch's results are there."""
     rows = [row for row in range(batch.length) if row not in batch.broken]
     chosen = rows[:: -(-len(rows) // _ROWS)] if rows else []
-    return Batch(batch.first_row, taken(batch.columns, chosen), len(chosen))
+    return Batch(batch.first_row, taken(batch.columns, chosen), len(chosen), dtypes=batch.dtypes)

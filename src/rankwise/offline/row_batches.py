@@ -32,6 +32,7 @@ class Batch:
     broken: dict[int, str] = field(default_factory=dict)
     kept: dict[str, Column] = field(default_factory=dict)  # carried over to the output, without the model
     position: int | None = None  # where the reader stands behind this batch, for readers that cannot count rows
+    dtypes: dict[str, str] = field(default_factory=dict)  # of columns that are lists here, because rows are missing or differ in length
 
 
 @dataclass(frozen=True)

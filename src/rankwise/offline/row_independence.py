@@ -49,7 +49,7 @@ def find_dependence(source: Source, executor: Executor, size: int) -> str:
 
 def _run(executor: Executor, batch: Batch, rows: list[int]) -> Results | None:
     """The results of these rows in one batch; None if one of them fails."""
-    (results,) = executor.run([Batch(batch.first_row, taken(batch.columns, rows), len(rows))])
+    (results,) = executor.run([Batch(batch.first_row, taken(batch.columns, rows), len(rows), dtypes=batch.dtypes)])
     return results if len(results.rows) == len(rows) else None
 
 

@@ -35,7 +35,7 @@ from rankwise.offline.record_log import JournalRemoved
 from rankwise.offline.remote_output import RemoteOutput
 from rankwise.offline.row_batches import Selection
 from rankwise.offline.row_independence import VARIES, find_dependence
-from rankwise.offline.sizing import UNTRIED, BatchSize, Trials, find_size
+from rankwise.offline.sizing import BatchSize, Trials, find_size, untried_size
 from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import (
     PredictError,
@@ -239,7 +239,8 @@ class _Job:
         if isinstance(asked, int):
             choice = BatchSize(asked, "")
         elif self._source.is_one_shot:
-            choice = BatchSize(UNTRIED, "nothing was tried: an input without len() and [i] may be one that can be read only once")
+            why = "nothing was tried: an input without len() and [i] may be one that can be read only once"
+            choice = BatchSize(untried_size(self._source), why)
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
         plan = {"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()}
@@ -271,8 +272,8 @@ class _Job:
             if len(results.rows) and len(forms) < _FORMS and (form := form_of(results)) not in forms:
                 forms.append(form)
                 with writing(self._space.output):  # fail now, not at the end, if the output cannot hold this
-                    check_fits(self._space.output, *([first] if first is not None else []), results)
-                first = first or results
+                    check_fits(self._space.output, *([results] if first is None else [first, results.cut(0, 1)]))
+                first = first or results.cut(0, 1)
             done, failed = done + results.length, failed + len(results.errors)
             if self._work.on_progress is not None:
                 self._work.on_progress(done, failed, self._total(done, results.position))

@@ -74,6 +74,13 @@ def find_size(measure: Callable[[int], Trial | str]) -> BatchSize:
     return BatchSize(size, f"tried {tried} rows/s" + (f"; {ended}" if ended else ""))
 
 
+def untried_size(source: Source) -> int:
+    """For an input that nothing can be tried with; of large rows fewer, for several batches are held at a time."""
+    first = next(batches_of(source, 1), None)
+    nbytes = sum(map(nbytes_of, first.columns.values())) if first is not None else 0
+    return max(1, min(UNTRIED, _INPUT_BYTES // max(1, nbytes)))
+
+
 class Trials:
     """Runs the first rows of an input in batches of growing size. The results are thrown away: the job runs these rows again."""
 

@@ -45,8 +45,16 @@ def batches_of_tables(tables: Iterator[Any], chosen: Chosen, size: int, first_ro
             broken |= _not_text(name, array)
         columns = {name: as_numpy(arrays[name], broken) for name in chosen[0]}
         kept = {name: _own(arrays[name]) for name in chosen[1]}
-        yield Batch(first_row, columns, len(table), broken, kept)
+        dtypes = {name: _dtype_within(arrays[name].type) for name, column in columns.items() if isinstance(column, list)}
+        yield Batch(first_row, columns, len(table), broken, kept, dtypes=dtypes)
         first_row += len(table)
+
+
+def _dtype_within(kind: Any) -> str:
+    """Of numbers, and of numbers in lists; empty for anything else."""
+    while is_lists(kind):
+        kind = kind.value_type
+    return np.dtype(kind.to_pandas_dtype()).name if is_number(kind) else ""
 
 
 def _rebatched(tables: Iterator[Any], size: int) -> Iterator[Any]:

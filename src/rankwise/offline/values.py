@@ -20,6 +20,7 @@ from rankwise.pool.api.model import by_text
 Array = np.ndarray[Any, Any]
 NUMBERS = "biufc"  # numpy's kinds of dtypes that are numbers
 EXACT = 1 << 53  # up to here float64 holds every whole number
+MASKED = "it has masked entries: fill them, as with .filled(nan)"
 
 
 def is_tensor(value: Any) -> bool:
@@ -39,8 +40,15 @@ def is_numbers(value: Any) -> bool:
     return is_tensor(value) or (isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in NUMBERS)
 
 
+def is_masked(value: Any) -> bool:
+    """Whether it is one of numpy's masked arrays with a masked entry: as a plain array it would have some number there."""
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.is_masked(value))
+
+
 def as_array(value: Any) -> Array:
     """Numbers as an array in the machine's byte order and a dtype that files know: bfloat16 and float8 become float32."""
+    if is_masked(value):
+        raise ValueError(MASKED)
     if is_tensor(value):
         dense = value.detach() if str(value.layout) == "torch.strided" else value.detach().to_dense()
         is_narrow = str(dense.dtype) == "torch.bfloat16" or "float8" in str(dense.dtype)

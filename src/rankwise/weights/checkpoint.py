@@ -22,7 +22,10 @@ from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zi
 from rankwise.weights.zipped import Repacked, names_in_archive, open_archive
 
 # The first of these in a folder is the model, as one file or as the index of several. The others may be the same model in another format.
-_IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
+_IN_FOLDER = (
+    *("model.safetensors", "pytorch_model.bin", "pytorch_model_fsdp.bin"),  # the last one by Accelerate, beside sampler.bin and others
+    *("diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt"),
+)
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".index.json"
 _IS_INDEX = re.compile(r".*\.index(\.\w+)?\.json", re.DOTALL)  # diffusers puts a variant between: model.safetensors.index.fp16.json
@@ -144,6 +147,9 @@ def _read_folder(folder: Path) -> Content:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         raise _foreign(folder, f"a folder that cannot be listed ({error.strerror})") from error
+    if f"__0{METADATA}" in names:
+        what = f"of torch.distributed.checkpoint with use_collectives=False, where each rank has a {METADATA} of its own"
+        raise _foreign(folder, what, "dcp.load it on as many ranks, and dcp.save it without that")
     if any(name.endswith(_DCP_SUFFIX) for name in names):
         what = (
             f"files of torch.distributed.checkpoint without {METADATA}, which it writes last; the save did not end, or the copy left it out"

@@ -19,7 +19,7 @@ _SHOWN = 6  # rows of each kind in a finding
 OwnFit = Callable[[StateDict], Fit | None]  # tries a model's own loading
 # Names beside quantized weights (float8, GPTQ, AWQ, bitsandbytes) and low-rank adapters. Without them, the weights would be others.
 _SCALE = re.compile(r"[._](weight_scale(_inv|_2)?|scale_inv|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$")
-_DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"
+DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"
 _SHARD = re.compile(r"-\d+-of-(?!0*1\.)\d+\.")
 _ADAPTER = re.compile(r"[._]lora_")
 _MAX_PREFIXES = 60  # prefixes that are tried for a hint; few parts of a model are whole models
@@ -59,10 +59,15 @@ def choose(
         state, one = min(fits, key=lambda pair: _distance(pair[1]))
         raise _none_fits(path, state, one, slots, rules)
     best, one = trained[0]
-    if any(_SCALE.search(name) for name in one.ignored) and (narrow := _widened(best, one, slots)):
+    if any(map(is_scale, one.ignored)) and (narrow := _widened(best, one, slots)):
         summary = f"{narrow} is {best.tensors[one.pairs[narrow]].dtype} in {path}, and its scale would be left out"
-        raise CheckpointError("RW734", summary, why="a name in allow_unexpected is that of a scale", next=(_DEQUANTIZE,))
+        raise CheckpointError("RW734", summary, why="a name in allow_unexpected is that of a scale", next=(DEQUANTIZE,))
     return Choice(best, one, tuple(state.label or "the whole file" for state, _ in whole if state is not best))
+
+
+def is_scale(name: str) -> bool:
+    """Whether a quantized weight means nothing without this."""
+    return _SCALE.search(name) is not None
 
 
 def _widened(state: StateDict, one: Fit, slots: Mapping[str, Wanted]) -> str | None:
@@ -100,11 +105,13 @@ def _distinct(whole: list[tuple[StateDict, Fit]]) -> list[tuple[StateDict, Fit]]
 
 
 def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]]) -> tuple[StateDict, Fit] | None:
-    """A usual key (`model`) beside the state dict that fits, if it does not fit itself. Then the user has to choose."""
+    """A usual key (`model`) beside the state dict that fits, if it does not fit itself. Then the user has to choose. Beside an
+    average, `net` is a usual key too: the average is hardly one of a net that does not fit."""
+    usual = USUAL_KEYS if best.is_averaged else MAIN_KEYS
     for state, one in fits:
         depth = len(state.key) - 1
         is_beside = 0 <= depth < len(best.key) and state.key[:depth] == best.key[:depth] and state.key[depth] != best.key[depth]
-        if is_beside and state.key[depth] in MAIN_KEYS and best.key[depth] not in USUAL_KEYS and not one.is_whole:
+        if is_beside and state.key[depth] in usual and best.key[depth] not in USUAL_KEYS and not one.is_whole:
             return state, one
     return None
 
@@ -212,8 +219,8 @@ def _steps(path: Path, one: Fit) -> tuple[str, ...]:
         return ("its weights are normed: apply torch.nn.utils.parametrizations.weight_norm to the model, load, and remove it again",)
     if any(_ADAPTER.search(name) for name in one.unexpected):
         return ("lora_ is an adapter, which changes the weights: load both with peft, merge_and_unload(), save that",)
-    if any(_SCALE.search(name) for name in one.unexpected):
-        return (_DEQUANTIZE,)
+    if any(map(is_scale, one.unexpected)):
+        return (DEQUANTIZE,)
     if one.missing and _SHARD.search(path.name):
         return (f"it is one of several files: give their folder, {path.parent}",)
     if not one.missing and not one.wrong:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
-from rankwise.weights.choosing import with_key
+from rankwise.weights.choosing import DEQUANTIZE, is_scale, with_key
 from rankwise.weights.danger import check_harmless
 from rankwise.weights.parameter_names import WRAPPERS, in_whole_parts, notes_by_own_names, outer_wrappers, wrappers_in
 from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
-from rankwise.weights.tensor_records import CheckpointError, TensorRecord
+from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, TensorRecord
 from rankwise.weights.tensors import TensorReader, begin_again_if_replaced, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
@@ -58,6 +59,8 @@ def convert_to_safetensors(
     names = plain_names(state, in_whole_parts(prefix))
     _check_growth(path, state.tensors, sum(file.stat().st_size for file in content.files))
     kept, same = _each_once(names, state.tensors)
+    if dtype is not None and not dtype.startswith("float8") and any(map(is_scale, kept.values())):
+        _check_no_float8(path, kept, state.tensors)
     reader = TensorReader()
     for theirs in kept.values():
         reader.check(theirs, state.tensors[theirs])
@@ -77,7 +80,7 @@ def convert_to_safetensors(
         check(written)
 
     write_safetensors(output, plan, read, same | ({NOTES_KEY: json.dumps(notes)} if is_noted else {}), compare_and_check)
-    nbytes = sum(state.tensors[theirs].nbytes for theirs in kept.values())
+    nbytes = sum(math.prod(shape) * ITEM_SIZES[kind] for kind, shape in plan.values())
     return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, *seconds)
 
 
@@ -136,6 +139,12 @@ def _check_growth(path: Path, tensors: Mapping[str, TensorRecord], size: int) ->
         raise CheckpointError(
             "RW732", f"{path} declares {total:,} bytes of weights in a file of {size:,}", why="its tensors repeat the same bytes"
         )
+
+
+def _check_no_float8(path: Path, kept: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> None:
+    """Beside scales, whose numbers nobody applies here."""
+    if narrow := next((theirs for theirs in kept.values() if tensors[theirs].dtype.startswith("float8")), None):
+        raise CheckpointError("RW734", f"{narrow} is {tensors[narrow].dtype} in {path}, and has a scale beside it", next=(DEQUANTIZE,))
 
 
 def _dtype(record: TensorRecord, wanted: str | None) -> str:

@@ -47,8 +47,8 @@ class CsvSource(LinesSource):
         others = [mark for mark in ",;\t|" if mark in header[0] and mark != self._delimiter]
         if len(header) == 1 and others and header[0] not in (*selection.columns, *selection.keep):
             why = f"it is one name, {header[0][:100]!r}"
-            steps = ("save it with commas, or as .tsv with tabs; decimals with a point",)
-            raise UnreadableInput(f"the header line of {path} seems to have {others[0]!r} between its names", why=why, next=steps)
+            ways = ("save it with commas, or as .tsv with tabs; decimals with a point", "if it is one name: --columns")
+            raise UnreadableInput(f"the header line of {path} seems to have {others[0]!r} between its names", why=why, next=ways)
         self._width = len(header)
         self._chosen = selection.of(header, path.name)
         places = {name: at for at, name in enumerate(header)}
