@@ -54,6 +54,8 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
         ({"PMI_RANK": "5", "PMI_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, (5, 8, None)),
         ({"PMI_RANK": "0", "PMI_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, (0, 8, None)),
         ({"PMIX_RANK": "5"}, (5, None, None)),
+        ({**SLURM, "SLURM_NTASKS": "64", "SLURM_STEP_NUM_TASKS": "8"}, (5, 8, 1)),
+        ({"PMIX_RANK": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, (0, 1, None)),  # the shell of salloc
     ],
 )
 def test_what_one_family_lacks_is_told_by_another_of_the_same_world(environ: dict[str, str], found: tuple[int | None, ...]) -> None:

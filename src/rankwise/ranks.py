@@ -33,6 +33,8 @@ class RankEnv:
 def read_rank_env(environ: Mapping[str, str]) -> RankEnv:
     """Read the first family of variables that names a rank. What a launcher's own family lacks, another one of the same world tells:
     PMIx names no size, and PMI no local rank, but Slurm, under which both are found, names all three."""
+    if "SLURM_STEP_NUM_TASKS" in environ:  # in the shell that salloc opens, SLURM_NTASKS is how many may be started, not how many were
+        environ = {**environ, "SLURM_NTASKS": environ["SLURM_STEP_NUM_TASKS"]}
     families = [[_number(environ, name) for name in names] for names in (*RANK_VARIABLES, _PALS)]
     rank, world_size, local_rank = next((family for family in families if family[0] is not None), [None, families[0][1], None])
     for other in families if families[0][0] is None and rank is not None else ():

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info, random_split
 
 from rankwise.train import Loader, Step, group, wrap
 from rankwise.train.sample_plan import epoch_order
@@ -284,6 +284,12 @@ def loader_on_ranks_that_disagree(name: str, value: Any) -> None:
         options[name] = value
     loader = Loader(Numbers(options.pop("length")), **options)
     loader.check_agreement()
+
+
+def loader_of_a_random_split(seeds: list[int]) -> None:
+    torch.manual_seed(seeds[group.rank()])
+    part, _ = random_split(Numbers(20), [15, 5])
+    Loader(part, batch_size=2).check_agreement()
 
 
 def loader_made_before_the_group() -> None:

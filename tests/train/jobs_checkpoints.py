@@ -503,19 +503,19 @@ def reads_on_its_own(folder: Path, taken: list[int]) -> int:
 class Cursor:
     """A rank's place in a file of tokens, read by a method of its own."""
 
-    def __init__(self) -> None:
-        self.place = 0
+    def __init__(self, is_tensor: bool) -> None:
+        self.place, self.is_tensor = 0, is_tensor
 
     def state_dict(self) -> dict[str, Any]:
-        return {"place": self.place}
+        return {"place": torch.tensor(self.place) if self.is_tensor else self.place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.place = state["place"]
+        self.place = int(state["place"])
 
 
-def stands_somewhere(folder: Path, place: int | None = None) -> int:
+def stands_somewhere(folder: Path, place: int | None = None, is_tensor: bool = False) -> int:
     """Where this rank stands after resuming, or after a checkpoint of `place` and its own number."""
-    cursor = Cursor()
+    cursor = Cursor(is_tensor)
     checkpoints = Checkpoints(folder, model=nn.Linear(1, 1), data=cursor)
     if place is None:
         checkpoints.resume()

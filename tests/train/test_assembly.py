@@ -139,6 +139,20 @@ def test_an_exception_whose_text_cannot_be_had_is_told_and_stays_ones_own() -> N
         raise error
 
 
+class Frozen(Exception):
+    """As `attrs.frozen` and `dataclass(frozen=True)` make them."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+def test_an_exception_that_takes_no_attributes_stays_ones_own() -> None:
+    ranks = gathered(2)
+
+    ranks[1].note_failure(Frozen())
+    ranks[0].note_failure(Frozen())
+
+
 def test_a_rank_that_left_is_named_and_not_waited_for() -> None:
     ranks = gathered(3)
     ranks[2].leave()

@@ -278,6 +278,17 @@ def test_a_skipped_step_after_a_checkpoint_makes_no_other_weights(tmp_path: Path
     assert checkpoints.save(0)
 
 
+def test_a_step_without_its_optimizer_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    step = train.Step(model, optimizer)
+    with caplog.at_level("WARNING", "rankwise.train"):
+        train.Checkpoints(tmp_path, model=model, optimizer=optimizer, step=step)
+        assert not caplog.records
+        train.Checkpoints(tmp_path, model=model, step=step)
+    assert "no optimizer= is saved" in caplog.text
+
+
 @pytest.mark.parametrize("folder", ["s3://bucket/runs", Path("gs://bucket/runs")])
 def test_an_address_is_not_taken_for_a_folder(folder: str | Path) -> None:
     with pytest.raises(UsageError, match="an address"):
@@ -500,8 +511,9 @@ def test_a_place_that_is_the_same_on_all_ranks_serves_another_number_of_them(far
     assert farm.run("reads_on_its_own", 3, jobs=JOBS, folder=tmp_path, taken=[]) == [4, 14, 24]
 
 
-def test_each_rank_gets_back_its_own_numbers(farm: Farm, tmp_path: Path) -> None:
-    farm.run("stands_somewhere", 2, jobs=JOBS, folder=tmp_path, place=10)
+@pytest.mark.parametrize("is_tensor", [False, True])
+def test_each_rank_gets_back_its_own_numbers(farm: Farm, tmp_path: Path, is_tensor: bool) -> None:
+    farm.run("stands_somewhere", 2, jobs=JOBS, folder=tmp_path, place=10, is_tensor=is_tensor)
 
     assert farm.run("stands_somewhere", 2, jobs=JOBS, folder=tmp_path) == [10, 11]
     assert farm.run("stands_somewhere", 3, jobs=JOBS, folder=tmp_path) == [10, 10, 10], "a best loss that rank 0 alone knows"

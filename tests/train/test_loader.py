@@ -104,6 +104,13 @@ def test_ranks_that_cut_differently_are_told(farm: Farm, name: str, value: int, 
     assert all(said in outcome.error and "rank 1" in outcome.error for outcome in outcomes)
 
 
+def test_a_split_that_each_rank_draws_for_itself_is_told(farm: Farm) -> None:
+    outcomes = farm.ranks("loader_of_a_random_split", 2, seeds=[0, 1])
+    farm.run("loader_of_a_random_split", 2, seeds=[3, 3])
+
+    assert {outcome.code for outcome in outcomes} == {"RW703"}
+
+
 def test_a_position_in_another_dataset_is_refused(farm: Farm) -> None:
     _, state = farm.alone("read_some_then_say_where", num_batches=1, length=20, batch_size=2)
 

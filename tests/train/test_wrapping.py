@@ -84,6 +84,12 @@ def test_what_is_inside_of_a_recomputed_module_is_not_recomputed_again(patterns:
     assert matching_modules(model, patterns) == ["0.0", "0.1"]
 
 
+def test_scripted_modules_are_no_obstacle_to_recomputing_others() -> None:
+    model = nn.Sequential(torch.jit.script(nn.Linear(1, 1)), nn.Linear(1, 1))
+
+    assert matching_modules(model, ["1"]) == ["1"]
+
+
 def test_batchnorm_that_cannot_be_synchronised_is_said(farm: Farm) -> None:
     assert "GPUs only" in farm.run("batchnorm_on_cpu", 2, jobs=JOBS)[0][0]
 

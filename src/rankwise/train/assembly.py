@@ -200,7 +200,8 @@ class Assembly:
         """Tell the others if this rank failed first, because their own errors will only follow from this one; or note which rank did."""
         if isinstance(error, SystemExit) and not error.code:
             return
-        error._rankwise_failed_at = time.monotonic()  # type: ignore[attr-defined]  # `spawn` reads it
+        with suppress(Exception):  # a frozen one takes neither this nor a note
+            error._rankwise_failed_at = time.monotonic()  # type: ignore[attr-defined]  # `spawn` reads it
         key = f"rankwise/{self._name}/failed"
         try:
             if self._store.add(key, 1) == 1:
@@ -209,7 +210,8 @@ class Assembly:
                 said = f"{type(error).__name__}: {text_of_error(error)}{at}"
                 self._store.put(f"{key}/first", f"rank {self._info.rank} on {self._info.host} with {said}")
             elif (first := self._store.look(f"{key}/first")) is not None:
-                error.add_note(f"rankwise: this is not where it began: {first} failed first")
+                with suppress(Exception):
+                    error.add_note(f"rankwise: this is not where it began: {first} failed first")
         except StoreLost:
             pass  # the store ended with the rank that failed first
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
@@ -47,6 +47,7 @@ log = logging.getLogger("rankwise.train")
 
 _RESERVED = {"rng", "rankwise"}
 _BY_RANK = "rankwise_by_rank"
+_SMALL = 1 << 16  # bytes of tensors; the state of a random generator has 5,000
 _SHARDED = ("model", "optimizer")  # the things that all ranks write with sharded=True
 
 
@@ -84,6 +85,9 @@ class Checkpoints:
             own = "all ranks write what is called model= and optimizer=; a second model needs a Checkpoints of its own"
             step = own if sharded else "Checkpoints(…, sharded=True)"
             raise UsageError(f"{', '.join(parts)} is in parts on several ranks", why=why, next=(step,))
+        others = [thing for thing in things.values() if not isinstance(thing, (nn.Module, Loader))]
+        if others and all(isinstance(thing, Step) for thing in others) and group.rank() == 0:
+            log.warning("no optimizer= is saved, and step= does not hold it: after resume() it would begin with an empty state")
         self.folder, self.keep = Path(folder).absolute(), keep  # absolute, because a program may change its working directory
         self.asynchronous, self.sharded = asynchronous, sharded
         self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
@@ -153,14 +157,16 @@ class Checkpoints:
             if isinstance(thing, ZeroRedundancyOptimizer):
                 thing.consolidate_state_dict(to=0)
         mine = {name: thing.state_dict() for name, thing in self._things.items() if _is_read_by_rank(thing)}
+        large: dict[str, Any] = {}  # rank 0 saves its own of these
         for name, thing in self._things.items():
             if name not in mine and not isinstance(thing, (nn.Module, torch.optim.Optimizer, Loader, Step)):
                 with contextlib.suppress(Exception):  # rank 0's state is asked for again, and raises there
-                    if _is_of_numbers(state := thing.state_dict()):
-                        mine[name] = state
+                    state = thing.state_dict()
+                    (mine if _is_small(state) else large)[name] = state
         everyone = group.gathered((rng_state(), mine))
         names = [name for name in mine if all(name in theirs for _, theirs in everyone)]
-        return [generators for generators, _ in everyone], {name: _places([theirs[name] for _, theirs in everyone]) for name in names}
+        places = {name: _places([theirs[name] for _, theirs in everyone]) for name in names}
+        return [generators for generators, _ in everyone], {**large, **places}
 
     def _collect(self, step: int, generators: list[Any], places: dict[str, Any]) -> dict[str, Any]:
         """The content of the file."""
@@ -292,12 +298,16 @@ def _is_read_by_rank(thing: Any) -> bool:
 
 def _places(states: list[Any]) -> Any:
     """A single state if all ranks have the same one, which then serves any number of ranks; otherwise the states of all ranks."""
-    return states[0] if len({pickle.dumps(state) for state in states}) == 1 else {_BY_RANK: states}
+    said = {pickle.dumps(tree_map_only(torch.Tensor, torch.Tensor.tolist, state)) for state in states}  # a tensor's own pickle holds its address
+    return states[0] if len(said) == 1 else {_BY_RANK: states}
 
 
-def _is_of_numbers(state: Any) -> bool:
-    """Whether the state is small and may be the rank's own: a place in a file of tokens, a best loss."""
-    return all(isinstance(leaf, (int, float, complex, str, bytes, np.generic, type(None))) for leaf in tree_leaves(state))
+def _is_small(state: Any) -> bool:
+    """Whether the state is small and may be the rank's own: a place in a file of tokens, a best loss, a random generator."""
+    leaves = tree_leaves(state)
+    tensors = [leaf for leaf in leaves if type(leaf) is torch.Tensor and leaf.is_cpu]
+    numbers = [leaf for leaf in leaves if isinstance(leaf, (int, float, complex, str, bytes, np.generic, type(None)))]
+    return len(tensors) + len(numbers) == len(leaves) and sum(tensor.nbytes for tensor in tensors) <= _SMALL
 
 
 def _place_of_this_rank(name: str, thing: Any, state: Any, path: Path) -> Any:

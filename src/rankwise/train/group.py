@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from rankwise.errors import text_of_error
 from rankwise.train.errors import train_error
 from rankwise.train.store_client import pauses_s
 
@@ -75,7 +76,7 @@ def rank_zero(work: Callable[[], Result]) -> Result:
         result = work()
         packed = pickle.dumps((True, result))
     except BaseException as error:
-        _publish(store, key, pickle.dumps((False, f"{type(error).__name__}: {error}")))
+        _publish(store, key, pickle.dumps((False, f"{type(error).__name__}: {text_of_error(error)}")))
         raise
     finally:
         _here.works_alone = False

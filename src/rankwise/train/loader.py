@@ -7,9 +7,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from rankwise.errors import UsageError
 from rankwise.train import batches, group
@@ -193,6 +195,8 @@ class Loader:
         facts: dict[str, Any] = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
         facts |= {"fewest samples of a rank": self.least, "samples done": self._begin_at}
         facts |= {"shuffle": self.shuffle, "uneven": self.uneven}
+        if isinstance(self.dataset, Subset) and (indices := np.asarray(self.dataset.indices)).dtype.kind in "iu":
+            facts["checksum of the Subset's indices"] = crc32(indices.astype(np.int64).tobytes())  # random_split may draw by rank
         everyone = group.gathered(facts)
         for rank, theirs in enumerate(everyone):
             for name, value in theirs.items():

@@ -139,7 +139,7 @@ def check_same_model(model: nn.Module) -> None:
 
 def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
     """Names of the matching modules, without those inside another match. A ModuleList never matches, because it is never called."""
-    names = [name for name, module in model.named_modules() if name and type(module).forward is not nn.Module.forward]
+    names = [name for name, module in model.named_modules() if name and getattr(type(module), "forward", None) is not nn.Module.forward]
     matches: set[str] = set()
     for pattern in patterns:
         if not (more := [name for name in names if fnmatch(name, pattern)]):
