@@ -298,7 +298,8 @@ def _is_read_by_rank(thing: Any) -> bool:
 
 def _places(states: list[Any]) -> Any:
     """A single state if all ranks have the same one, which then serves any number of ranks; otherwise the states of all ranks."""
-    said = {pickle.dumps(tree_map_only(torch.Tensor, torch.Tensor.tolist, state)) for state in states}  # a tensor's own pickle holds its address
+    # A tensor's own pickle holds its address.
+    said = {pickle.dumps(tree_map_only(torch.Tensor, torch.Tensor.tolist, state)) for state in states}
     return states[0] if len(said) == 1 else {_BY_RANK: states}
 
 
