@@ -118,7 +118,7 @@ class Backend(Protocol):
 
     # And, where it has it: read_in(loop), after which an asyncio loop reads the answers itself, which saves a switch of threads for
     # each, until what was returned is called; both in the loop's own thread. can_wait_here() says whether `close` would ever return in this
-    # thread, now; if not, another one calls it.
+    # thread, now; if not, another one calls it. let_go() says that this thread, which may be reading answers, waits for something else.
 
     def stats(self) -> dict[str, Any]: ...
 

@@ -66,7 +66,7 @@ class Processes:
         self.no_room = self.encoder.no_room
         places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may refuse, so it comes before anything is opened
         self._listener = Listener(self)
-        self.help, self.read_in = self._listener.help, self._listener.read_in
+        self.help, self.read_in, self.let_go = self._listener.help, self._listener.read_in, self._listener.let_go
         self._sender = Sender(state, places, self._listener.expect)
         self._act = self._sender.act
         self._answers = Answers(state, self._act)

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import sys
+import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -219,10 +220,13 @@ def _not_sent(name: str, what: str, error: Exception) -> UsageError:
 # In a worker: the caller's script, for a `build` or an input that is defined in it.
 _script_run = ""  # its path, once it has run here
 _is_importing = False
+_is_worker = False
 
 
 def become_like_the_caller(spec: dict[str, Any]) -> None:
     """Imports find here what they find where the pool is. In that process itself nothing of it is wanted: scripts would run twice."""
+    global _is_worker
+    _is_worker = True
     for folder in reversed(spec["path"]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -261,6 +265,12 @@ def become(path: str, module_name: str = "") -> None:
 def is_importing_script() -> bool:
     """While it is, a new Pool would be one that a script without a main guard is about to start."""
     return _is_importing
+
+
+def is_imported_by_worker() -> bool:
+    """Whether a worker is importing a module, for a build or an input that is defined there: where that is a server's app, which makes its
+    pool when it is imported, workers would start workers."""
+    return _is_worker and any(frame.f_code.co_filename == "<frozen importlib._bootstrap>" for frame, _ in traceback.walk_stack(None))
 
 
 class _Unread(types.ModuleType):
