@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import subprocess
 import sys
 import threading
@@ -211,6 +213,16 @@ def test_a_script_without_a_main_guard_gets_a_helpful_error(tmp_path: Path) -> N
 
     assert "RW810" in done.stdout + done.stderr or "whenever it is imported" in done.stdout
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("replaced", ["select", "socket"])
+def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch, replaced: str) -> None:
+    if replaced == "select":
+        monkeypatch.delattr(select, "epoll")
+    else:
+        monkeypatch.setattr(socket.socket, "__module__", "gevent._socket3")
+    with pytest.raises(UsageError, match="gevent"):
+        Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
 
 
 APP = """

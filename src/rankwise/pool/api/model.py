@@ -214,7 +214,10 @@ def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
 
 def _not_sent(name: str, what: str, error: Exception) -> UsageError:
     steps = ("define it at the top of a module", 'or give an import path: Model("my_models:build")')
-    return _wrong(name, f"its {what} cannot be sent to a worker", *steps, why=str(error))
+    why = str(error)
+    if "on __main__ failed" in why and "<lambda>" not in why:
+        why += "\n__main__ is not the script where another program runs it: python -m cProfile, python -m trace"
+    return _wrong(name, f"its {what} cannot be sent to a worker", *steps, why=why)
 
 
 # In a worker: the caller's script, for a `build` or an input that is defined in it.
