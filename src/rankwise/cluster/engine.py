@@ -155,6 +155,10 @@ class RayEngine:
         with self._lock:
             return cluster_stats(shown, self.actors, self.plan.why)
 
+    def can_wait_here(self) -> bool:
+        """Not in a callback, whose thread reads what everybody waits for."""
+        return not threading.current_thread().name.startswith("rankwise-ray")
+
     def close(self, cancel: bool, timeout: float | None) -> None:
         if self.is_closed:
             return

@@ -50,7 +50,7 @@ from rankwise.offline.workspace import (
     write_marker,
     writing,
 )
-from rankwise.pool.api.model import is_importing_script
+from rankwise.pool.api.model import is_imported_by_worker, is_importing_script
 from rankwise.pool.errors import missing_main_guard
 
 log = logging.getLogger("rankwise.predict")
@@ -100,7 +100,7 @@ def predict(
     """
     check_arrow()
     options = options or Options(**more)
-    if options.workers != 0 and is_importing_script():
+    if options.workers != 0 and (is_importing_script() or is_imported_by_worker()):
         raise missing_main_guard()
     build = os.fspath(build) if isinstance(build, os.PathLike) else build
     check_recipe(build, load)

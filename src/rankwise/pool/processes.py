@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -32,6 +34,7 @@ _STEP_S = 3.0  # no other thread holds a lock for so long
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> Processes:
+    _check_is_not_green()
     here = this_machine()
     wants_gpu = any(model.device != "cpu" for model in models.values())
     plan = plan_workers(here, options.workers, wants_gpu, options.threads, options.pin)
@@ -40,6 +43,15 @@ def start(models: dict[str, Model], options: PoolOptions) -> Processes:
     seed = any_seed() if options.seed is None else options.seed
     specs = {state.number: _spec(models[name], state, seed) for name, state in states.items()}
     return staffed(states, specs, plan, options, here, seed)
+
+
+def _check_is_not_green() -> None:
+    if not hasattr(select, "epoll") or socket.socket.__module__.startswith(("gevent", "eventlet")):
+        raise UsageError(
+            "threads and sockets of this process are not real ones: gevent or eventlet has replaced them (monkey_patch)",
+            why="a pool waits in threads of its own, and where these are green, everything else would wait with them",
+            next=("use real threads: gunicorn --worker-class gthread", "or a process for the models: rankwise serve MODELS.toml"),
+        )
 
 
 def staffed(
@@ -66,7 +78,7 @@ class Processes:
         self.no_room = self.encoder.no_room
         places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may raise, so it comes before anything is opened
         self._listener = Listener(self)
-        self.help, self.read_in = self._listener.help, self._listener.read_in
+        self.help, self.read_in, self.let_go = self._listener.help, self._listener.read_in, self._listener.let_go
         self._sender = Sender(state, places, self._listener.expect)
         self._act = self._sender.act
         self._answers = Answers(state, self._act)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import subprocess
 import sys
 import threading
@@ -211,6 +213,34 @@ def test_a_script_without_a_main_guard_gets_a_helpful_error(tmp_path: Path) -> N
 
     assert "RW810" in done.stdout + done.stderr or "whenever it is imported" in done.stdout
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("replaced", ["select", "socket"])
+def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch, replaced: str) -> None:
+    if replaced == "select":
+        monkeypatch.delattr(select, "epoll")
+    else:
+        monkeypatch.setattr(socket.socket, "__module__", "gevent._socket3")
+    with pytest.raises(UsageError, match="gevent"):
+        Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
+
+
+APP = """
+import psutil, rankwise
+def build():
+    return lambda x: [len(psutil.Process().children()), pool.submit("m2", x).result()]
+def build2():
+    return lambda x: x + 1
+pool = rankwise.Pool({"m": rankwise.Model(build), "m2": rankwise.Model("app:build2")}, workers=1)
+"""
+
+
+def test_workers_that_import_a_servers_app_start_no_workers(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    command = [sys.executable, "-c", "import app; print(app.pool.submit('m', 1).result(60))"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+
+    assert done.stdout.strip() == "[0, 2]", done.stderr
 
 
 @pytest.mark.live

@@ -75,6 +75,15 @@ def test_a_handler_may_close_the_pool_its_thread_waits_for(pool: Pool, cancel: b
     assert pool.is_closed and (isinstance(waiting.exception(1), PoolClosed) or float(waiting.result(1)) == 2.0)
 
 
+def test_a_handler_may_close_the_pool_while_an_ensemble_is_under_way(pool: Pool) -> None:
+    future, whole = pool.submit("sleepy", torch.tensor([0.5])), pool.ensemble(["double", "sleepy"]).submit(torch.zeros(1))
+
+    with alarm(0.1, lambda *_: pool.close()):
+        assert float(future.result(LONG_S)) == 0.5
+
+    assert pool.is_closed and float(whole.result(LONG_S)) == 0.0
+
+
 @pytest.mark.parametrize("close", [Pool.close, Pool.__del__], ids=["a handler closes it", "the garbage collector finds it"])
 @pytest.mark.parametrize("at_work_on", ["state", "arena"])
 def test_a_pool_may_end_in_the_middle_of_a_step_of_its_own(
@@ -91,6 +100,7 @@ def test_a_pool_may_end_in_the_middle_of_a_step_of_its_own(
     threading.Thread(target=interrupted, daemon=True).start()
 
     assert left.wait(LONG_S) and float(future.result(LONG_S)) == 0.25
+    monkeypatch.undo()
     pool.close()
     assert pool.is_closed
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from types import SimpleNamespace
@@ -149,6 +151,21 @@ def test_callbacks_run_without_the_lock_and_one_that_cannot_be_told_keeps_nobody
 
     assert waiting.done() and seen == [(5, True)]
     scene.pool.lock.release()
+
+
+def test_a_callback_ends_no_thread_of_the_pool_but_may_end_the_callers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settle() -> Future[None]:
+        ending, other = Future[None](), Future[None]()
+        ending.add_done_callback(lambda _: sys.exit())
+        scene.model.awaiting_load = [ending, other]
+        scene.pool.tell_loaded(scene.model)
+        scene.pool.settle()
+        return other
+
+    with pytest.raises(SystemExit):
+        settle()
+    monkeypatch.setattr(threading.current_thread(), "name", "rankwise-ray-1")
+    assert settle().done()
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------------------

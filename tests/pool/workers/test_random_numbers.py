@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.schedule.state import derived  # noqa: E402
+from rankwise.pool.workers import model_building  # noqa: E402
+from rankwise.pool.workers.model_building import seeded  # noqa: E402
 
 DRAWING, DROPPING = "tests.pool.models:drawing", "tests.pool.models:dropping"
 
@@ -130,3 +132,14 @@ def test_what_is_no_seed_is_told(pool: Pool, seed: Any) -> None:
 def test_seeds_made_of_seeds() -> None:
     assert derived(1, "worker", 2) == derived(1, "worker", 2)
     assert len({derived(seed, kind, i) for seed in range(10) for kind in ("worker", "model") for i in range(100)}) == 2000
+
+
+def test_a_gpu_that_is_first_used_under_a_seed_goes_on_with_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)  # which torch keeps until the GPU is first used
+    monkeypatch.setattr(model_building, "_gpus", lambda: range(0))
+
+    with seeded(3), seeded(5):
+        monkeypatch.setattr(model_building, "_gpus", lambda: range(1))
+
+    assert seeds[:3] == [3, 5, 3]

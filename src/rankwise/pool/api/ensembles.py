@@ -24,6 +24,7 @@ from rankwise.pool.schedule.state import seed_of
 log = logging.getLogger("rankwise.pool")
 Combine = str | Callable[[list[Any]], Any]
 Key = str | int | bytes
+COMBINES = "rankwise-combine"  # the name of threads in which functions of ensembles, and callbacks on their results, run
 
 
 class PoolLike(Protocol):
@@ -114,7 +115,7 @@ class CallQueue:
             if len(self._calls) > 1:
                 return
         try:
-            threading.Thread(target=self._run, name="rankwise-combine", daemon=True).start()
+            threading.Thread(target=self._run, name=COMBINES, daemon=True).start()
         except RuntimeError:  # the interpreter is about to end, and makes no more threads
             self._run()
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import sys
+import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -213,16 +214,22 @@ def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
 
 def _not_sent(name: str, what: str, error: Exception) -> UsageError:
     steps = ("define it at the top of a module", 'or give an import path: Model("my_models:build")')
-    return _wrong(name, f"its {what} cannot be sent to a worker", *steps, why=str(error))
+    why = str(error)
+    if "on __main__ failed" in why and "<lambda>" not in why:
+        why += "\n__main__ is not the script where another program runs it: python -m cProfile, python -m trace"
+    return _wrong(name, f"its {what} cannot be sent to a worker", *steps, why=why)
 
 
 # In a worker: the caller's script, for a `build` or an input that is defined in it.
 _script_run = ""  # its path, once it has run here
 _is_importing = False
+_is_worker = False
 
 
 def become_like_the_caller(spec: dict[str, Any]) -> None:
     """Set up a worker so that imports find what they find in the pool's process. In that process itself, scripts would run twice."""
+    global _is_worker
+    _is_worker = True
     for folder in reversed(spec["path"]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -261,6 +268,12 @@ def become(path: str, module_name: str = "") -> None:
 def is_importing_script() -> bool:
     """Whether the script is being imported. A Pool made meanwhile means that the script has no main guard."""
     return _is_importing
+
+
+def is_imported_by_worker() -> bool:
+    """Whether a worker is importing a module, for a build or an input that is defined there: where that is a server's app, which makes its
+    pool when it is imported, workers would start workers."""
+    return _is_worker and any(frame.f_code.co_filename == "<frozen importlib._bootstrap>" for frame, _ in traceback.walk_stack(None))
 
 
 class _Unread(types.ModuleType):

@@ -10,13 +10,14 @@ import threading
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
-from rankwise.pool.api.model import Model, check_models, is_importing_script
+from rankwise.pool.api.ensembles import COMBINES, Combine, Ensemble, Router, Split
+from rankwise.pool.api.model import Model, check_models, is_imported_by_worker, is_importing_script
 from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited, checked_options, checked_seed, is_request, stream_options
 from rankwise.pool.backend import Backend, Growing, PoolOptions, check_shape, start
 from rankwise.pool.errors import Unsendable, missing_main_guard
@@ -53,6 +54,8 @@ class Pool:
             raise missing_main_guard()
         options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed), address)
         options.check(engine)
+        if is_imported_by_worker():  # there the module's own pool is not used
+            engine, options = "processes", replace(options, workers=0, address=None)
         self._joint: set[Future[Any]] = set()
         self._models = _checked(models)
         self._backend = start(engine, self._models, options)
@@ -213,6 +216,8 @@ class Pool:
                 future.cancel()
         else:
             started = monotonic()
+            if (let_go := getattr(self._backend, "let_go", None)) is not None:
+                let_go()
             wait(list(self._joint), timeout)  # while the pool still takes tasks: a callable that combines outputs may submit some
             timeout = max(0.0, timeout - (monotonic() - started)) if timeout is not None else None
         self._backend.close(cancel, timeout)
@@ -268,7 +273,7 @@ class Pool:
 
     def _can_wait(self) -> bool:
         can_wait_here: Callable[[], bool] | None = getattr(self._backend, "can_wait_here", None)
-        return can_wait_here is None or can_wait_here()
+        return threading.current_thread().name != COMBINES and (can_wait_here is None or can_wait_here())
 
     def _growing(self, what: str) -> Growing:
         if not isinstance(self._backend, Growing):

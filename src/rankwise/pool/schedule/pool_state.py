@@ -71,6 +71,10 @@ class PoolState:
                     future.set_exception(value)
             except Exception:
                 log.exception("a future could not be settled")
+            except BaseException:  # sys.exit in a callback, say: it ends no thread of ours
+                if not threading.current_thread().name.startswith("rankwise-"):
+                    raise
+                log.exception("a callback tried to end the thread that it ran in")
 
     def forget_after_fork(self) -> None:
         """In a forked child: the pool is the parent's. Its locks are made anew, because a thread that held one does not exist here."""

@@ -229,14 +229,16 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the random generators; afterwards they go on as if nothing had been drawn."""
-    numpys, pythons = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=_gpus(), device_type="cuda"):
-        seed_all(seed)
-        try:
+    numpys, pythons, gpus = np.random.get_state(), random.getstate(), _gpus()
+    try:
+        with torch.random.fork_rng(devices=gpus, device_type="cuda"):
+            seed_all(seed)
             yield
-        finally:
-            np.random.set_state(numpys)
-            random.setstate(pythons)
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+        if not gpus and _gpus():  # first used meanwhile: they would go on with this seed, the same in all workers
+            torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def random_states() -> list[Any]:
