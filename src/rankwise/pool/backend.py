@@ -116,10 +116,10 @@ class Backend(Protocol):
         """An array that is submitted without a copy, if the engine has memory for such arrays."""
         ...
 
-    # An engine may have three more methods. read_in(loop) makes an asyncio loop read the answers itself, which saves a switch of threads for
-    # each, until the function that it returns is called; both calls are made in the loop's own thread. can_wait_here() says whether `close`
-    # would ever return if this thread called it now; if not, another thread calls it. let_go() says that this thread, which may be reading answers, is about to wait for
-    # something else.
+    # An engine may have three more methods. read_in(loop) makes an asyncio loop read the answers itself, which saves a switch of threads
+    # for each, until the function that it returns is called; both calls are made in the loop's own thread. can_wait_here() says whether
+    # `close` would ever return if this thread called it now; if not, another thread calls it. let_go() says that this thread, which may be
+    # reading answers, is about to wait for something else.
 
     def stats(self) -> dict[str, Any]: ...
 
