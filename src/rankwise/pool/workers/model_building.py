@@ -101,7 +101,8 @@ def _stamp_of_parameters(built: torch.nn.Module) -> int:
     stamp = 0
     for parameter in built.parameters():
         with suppress(Exception):  # it has no numbers yet, or not as plain memory
-            stamp = zlib.crc32(parameter.detach().flatten()[:_STAMPED].cpu().view(torch.uint8).numpy().tobytes(), stamp)
+            start = parameter.detach().flatten()[:_STAMPED].to("cpu", copy=True)  # a copy: memory that numpy has seen cannot be shared
+            stamp = zlib.crc32(start.view(torch.uint8).numpy().tobytes(), stamp)
     return stamp
 
 
