@@ -339,6 +339,24 @@ def test_a_line_end_cut_in_two_is_still_one(pump: OutputPump, tmp_path: Path, ca
     )
 
 
+def test_a_line_whose_start_was_read_before_a_fault_is_shown_whole(
+    pump: OutputPump, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_end, write_end = os.pipe()
+    pump.start()
+    output_pipe._send(str(Path(os.environ["TMPDIR"]) / "sink"), f"{os.getpid()} o 3\n", [read_end])
+    os.close(read_end)
+    os.write(write_end, b"half ")
+    _until(lambda: (tmp_path / "logs" / "rank-3.log").read_bytes(), b"half ")
+    monkeypatch.delattr(OutputPump, "_emit")
+    os.write(write_end, b"a line\n")
+    _until(lambda: (tmp_path / "logs" / "rank-3.log").read_bytes(), b"half a line\n")
+    os.close(write_end)
+    pump.stop()
+
+    assert capfdbinary.readouterr().out == b"half a line\n"
+
+
 def test_a_rank_named_late_is_named_before_its_lines_are_shown(
     pump: OutputPump, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

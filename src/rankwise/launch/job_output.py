@@ -215,10 +215,12 @@ class OutputPump:
             self._close(fd, source)
             return
         with self._lock:
+            unfinished = bytes(source.partial)
             with self._faults.guard("sort the job's output by rank") as sorting:
                 self._take_tagged(source, source.tags.feed(data)) if source.tags is not None else self._take(source, data)
             if sorting.has_failed:
-                _write_plainly(source, data)
+                source.partial.clear()
+                _write_plainly(source, unfinished + data)
 
     def _take_tagged(self, source: _Source, pieces: list[tuple[int | None, bytes]]) -> None:
         for rank, piece in pieces:
