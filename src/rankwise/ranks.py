@@ -37,9 +37,11 @@ def read_rank_env(environ: Mapping[str, str]) -> RankEnv:
         environ = {**environ, "SLURM_NTASKS": environ["SLURM_STEP_NUM_TASKS"]}
     families = [[_number(environ, name) for name in names] for names in (*RANK_VARIABLES, _PALS)]
     rank, world_size, local_rank = next((family for family in families if family[0] is not None), [None, families[0][1], None])
-    for other in families if families[0][0] is None and rank is not None else ():
-        if other[0] == rank and world_size in (None, other[1]):
-            world_size, local_rank = other[1], other[2] if local_rank is None else local_rank
+    if families[0][0] is None and rank is not None:  # torchrun's own family is taken as it is
+        for other in families:
+            if other[0] == rank and world_size in (None, other[1]):
+                world_size = other[1]
+                local_rank = other[2] if local_rank is None else local_rank
     return RankEnv(
         rank=rank,
         world_size=world_size,

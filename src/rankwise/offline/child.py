@@ -86,8 +86,7 @@ class BatchRunner(torch.nn.Module):
         """Run all rows at once; if that fails, run both halves, so that one bad row costs itself only.
 
         A row of another length, or a missing one, turns columns into lists that would be arrays without that row. So if lists fail, the
-        model gets arrays wherever arrays can be made (`tightly`: their dtypes, as far as they are
-        known).
+        model gets arrays wherever arrays can be made (`tightly`: the dtypes of these, as far as they are known).
         """
 
         def run(start: int, stop: int) -> None:
