@@ -215,6 +215,17 @@ def test_an_abort_says_which_exception_of_cpp_it_was(scene: Scene) -> None:
     assert ended is not None and (ended.signal, ended.said) == (signal.SIGABRT, "connection closed by peer")
 
 
+def test_a_crash_without_a_stack_says_which_exception_of_cpp_came_before_it(scene: Scene) -> None:
+    scene.rank(11, 0)
+    scene.look()
+    scene.ended(11, -signal.SIGSEGV)
+    scene.observer.last_output = lambda pid: "terminate called\n  what():  Watchdog caught collective operation timeout\n"
+
+    ended = scene.look().end_of(11)
+
+    assert ended is not None and (ended.signal, ended.said) == (signal.SIGSEGV, "Watchdog caught collective operation timeout")
+
+
 def test_only_the_users_own_files_are_sources() -> None:
     stack = (Frame("/home/ada/train.py", 1, "f"), Frame("/usr/lib/python3.11/threading.py", 1, "run"), Frame("<string>", 1, "g"))
 

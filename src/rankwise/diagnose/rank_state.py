@@ -169,7 +169,8 @@ def gave_up(rank: RankEvidence) -> bool:
     if raised is not None:
         return is_timeout(raised)
     said = rank.ended.said.lower() if rank.ended is not None else ""
-    return rank.ended is not None and rank.ended.signal == signal.SIGABRT and any(words in said for words in _WATCHDOG)
+    ended_by = rank.ended.signal if rank.ended is not None else None
+    return ended_by in (signal.SIGABRT, signal.SIGSEGV) and any(words in said for words in _WATCHDOG)
 
 
 def first_raised(rank: RankEvidence) -> Raised | None:

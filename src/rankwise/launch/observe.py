@@ -241,12 +241,11 @@ class Observer:
         if crash is not None:
             number, stack = crash
             sent = -code if code is not None and code < 0 else number
-            said = last_exception(self.last_output(pid)) if sent == signal.SIGABRT else ""
-            return Ended("signal", time_ns or self.moved_ns.get(pid, 0), signal=sent, stack=stack, said=said)
+            return Ended("signal", time_ns or self.moved_ns.get(pid, 0), signal=sent, stack=stack, said=self._last_exception(pid, sent))
         if journal is not None and journal.ended is not None:
             return _as_reported(journal.ended, code)
         if code is not None and code < 0:
-            return Ended("signal", time_ns, signal=-code, by=self._sender(pid, -code))
+            return Ended("signal", time_ns, signal=-code, by=self._sender(pid, -code), said=self._last_exception(pid, -code))
         if code is not None:
             return Ended("vanished", time_ns, code=code)
         return Ended("vanished", self.moved_ns.get(pid, 0), by=self._sender(pid, None)) if pid in self._born_ns or journal else None
@@ -258,6 +257,10 @@ class Observer:
             if pid in journal.child_exits:
                 return journal.child_exits[pid]
         return None, 0
+
+    def _last_exception(self, pid: int, sent: int) -> str:
+        # While NCCL's watchdog takes a process down by abort(), the other threads go on, and one may crash first.
+        return last_exception(self.last_output(pid)) if sent in (signal.SIGABRT, signal.SIGSEGV) else ""
 
     def _crash_stack(self, pid: int) -> tuple[int, Stack] | None:
         text = text_if_readable(self._live / f"f-{pid}")
