@@ -41,7 +41,8 @@ from rankwise.pool.memory.encoding import (
     torch_module,
     unpack,
 )
-from rankwise.pool.memory.requests import RemoteTraceback, is_one_array, not_sendable, pickled, raised, wants_tensors
+from rankwise.pool.memory.exceptions import RemoteTraceback, pickled, raised
+from rankwise.pool.memory.requests import is_one_array, not_sendable, wants_tensors
 from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
 from rankwise.pool.schedule.state import ModelState

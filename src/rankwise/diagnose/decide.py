@@ -7,7 +7,8 @@ from dataclasses import replace
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
-from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_out_of_step, find_paired_collectives
+from rankwise.diagnose.different_calls import find_out_of_step
+from rankwise.diagnose.disagree import find_disagreement
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.model_mismatch import model_difference
@@ -16,6 +17,7 @@ from rankwise.diagnose.notes import find_notes
 from rankwise.diagnose.p2p import find_crossed_queues, find_unanswered
 from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, place_at, rank_states, wait_of
 from rankwise.diagnose.restarts import find_stale_store
+from rankwise.diagnose.same_slot import find_other_size, find_paired_collectives
 from rankwise.diagnose.silent import find_silent
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck

@@ -24,7 +24,8 @@ from rankwise.pool.api.streams import StreamOptions, failed
 from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
 from rankwise.pool.memory.encoding import Node, as_array, given, pack, stays_tensor, unpack
-from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
+from rankwise.pool.memory.exceptions import NOT_IN_A_LOOP, failure, raised
+from rankwise.pool.memory.requests import not_sendable, wants_tensors
 from rankwise.pool.schedule.state import ModelState, PoolPlan, derived, seed_of
 from rankwise.pool.stats import Counters
 from rankwise.pool.workers.lanes import copy_place, to_value

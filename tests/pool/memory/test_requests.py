@@ -1,10 +1,8 @@
-"""Values taken apart and put together, and exceptions made again: without a process."""
+"""Values taken apart and put together, without a process."""
 
 from __future__ import annotations
 
-import pickle
 from collections import OrderedDict, defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rankwise.pool.errors import ModelError  # noqa: E402
-from rankwise.pool.memory.encoding import Uneven, has_rows, leaves, unpack  # noqa: E402
-from rankwise.pool.memory.requests import InputEncoder, Reader, cut_value, join, pickled, raised, split, wants_tensors  # noqa: E402
+from rankwise.pool.memory.encoding import Uneven, has_rows, leaves  # noqa: E402
+from rankwise.pool.memory.requests import InputEncoder, Reader, cut_value, join, split, wants_tensors  # noqa: E402
 from rankwise.pool.memory.shared_memory import Arena, Segment  # noqa: E402
-from tests.pool.models import Carrying, Named, Odd  # noqa: E402
+from tests.pool.models import Named  # noqa: E402
 
 
 class Output(OrderedDict[str, Any]):
@@ -32,26 +29,6 @@ class Output(OrderedDict[str, Any]):
 
 def rows() -> Any:
     return torch.arange(12.0).view(6, 2)
-
-
-def leave() -> None:
-    raise SystemExit("usage: train.py [--lr LR]")
-
-
-class OfScript(Exception):
-    """What it is made of is in a script that ends where the arguments are not its own."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return leave, ()
-
-
-def test_what_ends_the_program_when_it_is_imported_is_an_error_of_the_one_answer() -> None:
-    data = pickle.dumps(OfScript())
-    with ThreadPoolExecutor() as ours:  # in the main thread it may be of a signal's handler
-        value = ours.submit(unpack, ("P", len(data), data), lambda place, *_: place)
-        error = ours.submit(raised, (data, "OfScript: no"), "m").result()
-
-        assert "usage: train.py" in str(value.exception()) and isinstance(error, ModelError)
 
 
 VALUES: dict[str, Any] = {
@@ -115,37 +92,6 @@ def test_parts_that_do_not_make_one_value_are_not_joined(parts: list[Any]) -> No
 @pytest.mark.parametrize("value", [3, [1.0, 2.0], {"y": torch.tensor(1.0)}, [rows(), rows()[:3]]])
 def test_what_has_no_row_for_each_row(value: Any) -> None:
     assert not has_rows(value, 6)
-
-
-class Doubling(Exception):
-    """Pickle makes it again, but not the same."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(f"it was {text}")
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (ValueError("plain", 3), "('plain', 3)"),
-        (Odd(1, 2), "1 and 2"),
-        (Doubling("so"), "it was so"),
-        (Carrying("with baggage"), "with baggage"),
-        (ValueError(lambda: 3), "function"),
-        (KeyError("k" * 100_000), "kkk … kkk"),
-        (FileNotFoundError(2, "No such file", "x.pt"), "'x.pt'"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_exceptions_are_made_again_of_their_own_class(error: BaseException, says: str) -> None:
-    data = pickled(error, 20_000)
-    again = pickle.loads(data)
-
-    assert type(again) is type(error) and says in str(again) and len(data) <= 20_000
-
-
-def test_what_of_an_exception_can_travel_does() -> None:
-    assert pickle.loads(pickled(Carrying("x"), 20_000)).__dict__ == {"weight": 3}
 
 
 def test_results_that_are_kept_leave_half_of_the_workers_slots_free() -> None:

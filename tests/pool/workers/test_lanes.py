@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.memory.encoding import EVEN  # noqa: E402
-from rankwise.pool.memory.requests import failure  # noqa: E402
+from rankwise.pool.memory.exceptions import failure  # noqa: E402
 from rankwise.pool.memory.shared_memory import Segment  # noqa: E402
 from rankwise.pool.workers import lanes  # noqa: E402
 from rankwise.pool.workers.lanes import Inputs, open_pagemap, requests_of, share_weights  # noqa: E402

@@ -11,7 +11,8 @@ from typing import Any
 from rankwise.errors import whole_text
 from rankwise.pool.errors import MAX_BUILDS, Death, back_off_s, build_failed, not_batched, too_large
 from rankwise.pool.memory.encoding import EVEN, LANE_SHARE, UNEVEN, Uneven
-from rankwise.pool.memory.requests import cut_value, raised
+from rankwise.pool.memory.exceptions import raised
+from rankwise.pool.memory.requests import cut_value
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Part, Task

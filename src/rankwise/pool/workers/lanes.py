@@ -34,7 +34,7 @@ from rankwise.pool.memory.encoding import (
     pack,
     unpack,
 )
-from rankwise.pool.memory.requests import failure
+from rankwise.pool.memory.exceptions import failure
 from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 

@@ -15,7 +15,7 @@ import torch
 from rankwise import errors
 from rankwise.errors import text_of_error
 from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
-from rankwise.pool.memory.requests import failure
+from rankwise.pool.memory.exceptions import failure
 from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
 from rankwise.pool.workers.model_building import BuiltModel, release_gpu_memory, to_device
 

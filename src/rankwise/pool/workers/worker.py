@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, fitted, pack, unpack
-from rankwise.pool.memory.requests import failure, shortened
+from rankwise.pool.memory.exceptions import failure, shortened
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.transport.connection import (
     ANSWERED,
