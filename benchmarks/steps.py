@@ -19,7 +19,7 @@ from compare import Comparison, Row, in_turns, percent
 
 JOB = Path(__file__).with_name("steps_job.py")
 SIZES = {3: 150, 30: 90, 300: 6}  # milliseconds of a step: how many are made
-NUM_PAIRS = 31
+NUM_PAIRS = 21
 
 
 def step_rows(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: float) -> Iterator[Row]:
