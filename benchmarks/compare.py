@@ -103,6 +103,11 @@ class Comparison:
         low, _, high = quantiles(self.ratios, n=4)
         return f"{percent(median(self.ratios))} ± {doubt(self.ratios):.1%} [{percent(low)} … {percent(high)}]"
 
+    def is_ratio_within(self, limit: float) -> bool | None:
+        """None if the pairs differ so much from each other that the median itself may lie on either side of the limit."""
+        ratio, unsure = median(self.ratios), doubt(self.ratios)
+        return None if abs(ratio - limit) < unsure and unsure > 0.01 else ratio <= limit
+
     def difference_text(self, unit: str, scale: float) -> str:
         low, _, high = (value * scale for value in quantiles(self.differences, n=4))
         return f"{median(self.differences) * scale:+.2f} ± {doubt(self.differences) * scale:.2f} {unit} [{low:+.2f} … {high:+.2f}]"

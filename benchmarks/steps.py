@@ -32,7 +32,7 @@ def step_rows(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: float) 
     for i, target_ms in enumerate(SIZES):
         wall, cpu = (Comparison([a.steps[i][k] for a, _ in pairs.results], [b.steps[i][k] for _, b in pairs.results]) for k in (0, 1))
         limit = "≤ 1 %" if target_ms >= 30 else ""
-        is_met = median(wall.ratios) <= 1.01 if limit and pairs.is_calm else None
+        is_met = wall.is_ratio_within(1.01) if limit and pairs.is_calm else None
         yield Row(f"step of about {target_ms} ms", *times_of(wall), str(pairs), limit, is_met)
         yield Row("… CPU time of it, per rank", *times_of(cpu), str(pairs))
         yield Row("… CPU of the rank and the watcher together", "", "", percent(median(cpu.ratios) + share))

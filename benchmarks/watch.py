@@ -47,21 +47,24 @@ def report(rows: list[Row]) -> str:
         "# What watching a job costs it",
         "",
         "Two ranks on the CPU (gloo, one thread each), with the light audit, the default. Everything is measured in pairs, one with",
-        "and one without the watch, a moment",
-        f"apart and in changing order. Pairs during which other programs used more than {CALM_CORES:g} of a core do not count; where",
+        "and one without the watch, a moment apart and in changing order.",
+        f"Pairs during which other programs used more than {CALM_CORES:g} of a core do not count; where",
         "hardly any were calmer, all count, the row says so, and only CPU times are judged. Medians; after ±: how far the median",
-        "itself may be off (95 %); in brackets: the middle half of the pairs.",
+        "itself may be off (95 %); in brackets: the middle half of the pairs. Where that is too much to tell, the last column says so.",
         "",
         "| what | plain | watched | watched over plain | pairs | required | met |",
         "|---|---|---|---|---|---|---|",
-        *(f"| {r.what} | {r.plain} | {r.watched} | {r.difference} | {r.pairs} | {r.required} | {MET[r.is_met]} |" for r in rows),
+        *(
+            f"| {r.what} | {r.plain} | {r.watched} | {r.difference} | {r.pairs} | {r.required} | {MET[r.is_met] if r.required else ''} |"
+            for r in rows
+        ),
         "",
         f"{machine_facts()}. Written by `benchmarks/watch.py`.",
     ]
     return "\n".join(lines) + "\n"
 
 
-MET = {True: "yes", False: "no", None: ""}
+MET = {True: "yes", False: "no", None: "cannot be told here"}
 START = """import os, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
