@@ -40,6 +40,7 @@ def test_the_summary_in_words_and_as_json(tmp_path: Path, capsys: pytest.Capture
         (["--output", "out.npy"], "RW001"),
         (["--input", "gone.npy", "--output", "out.npy"], "RW002"),
         (["--input", "x.npy", "--output", "out.npy", "--batch", "none"], "RW001"),
+        (["--input", "x.npy", "--output", "out.npy", "--columns", ",,"], "RW001"),
         (["--input", "x.npy", "--output", "out.npy", "--workers", "-1"], "RW001"),
         (["--input", "x.npy", "--output", "out.npy", "--weights", "gone.pt"], "RW001"),
         (["--input", "x.npy", "--output", "out.npy", "--weights", "x.npy"], "RW733"),

@@ -50,6 +50,13 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", metavar="HOST:PORT", help="address of the Ray cluster (default: as ray.init finds it)")
 
 
+def seconds(text: str) -> float:
+    """For argparse: a time that can be waited for."""
+    if not 0 <= (value := float(text)) < float("inf"):
+        raise ValueError
+    return value
+
+
 def number_or_auto(option: str, text: str, least: int) -> int | str:
     if text == "auto":
         return text

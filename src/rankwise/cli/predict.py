@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rankwise.cli.options import add_engine_options, number_or_auto, parsed, print_finding
+from rankwise.errors import UsageError
 from rankwise.offline import formats
 
 _EPILOG = """examples:
@@ -42,8 +43,8 @@ def main(argv: list[str]) -> int:
                 options.input,
                 options.output,
                 weights=options.weights,
-                columns=_names(options.columns),
-                keep=_names(options.keep),
+                columns=_names("--columns", options.columns),
+                keep=_names("--keep", options.keep),
                 load=options.load,
                 stack=not options.separate,
                 device=options.device,
@@ -191,5 +192,8 @@ def _warn_of_nothing(failed: int, example: str) -> None:
     print_finding(PredictError(_TOO_MANY_FAIL, f"none of the {failed:,} rows worked", why=example, next=steps).finding)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def _names(option: str, text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if text and not names:
+        raise UsageError(f"{option} takes names of columns, not {text!r}")
+    return names

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankwise.cli.options import add_engine_options, number_or_auto, parsed
+from rankwise.cli.options import add_engine_options, number_or_auto, parsed, seconds
 from rankwise.errors import UnreadableInput, UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def main(argv: list[str]) -> int:
     for address in (options.http, options.grpc):
         if address:
             parse_address(address)
+    if not (options.http or options.grpc):
+        raise UsageError('--http "" and --grpc "" leave nowhere to listen', next=("leave one of the two out",))
+    if options.traces and not options.traces.startswith(("http://", "https://")):
+        raise UsageError(f"--traces takes the URL of a collector, not {options.traces!r}", next=("--traces http://127.0.0.1:4318",))
     tls_context(options.certificate, options.private_key)
     file = _models(options)
     token = _token(options.token_file)
@@ -100,7 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--private-key", metavar="PEM", default="", help="private key of the certificate")
     parser.add_argument("--max-body", metavar="SIZE", default="256MB", help="the largest request that is accepted (default: 256MB)")
     parser.add_argument(
-        "--drain", metavar="SECONDS", type=float, default=30.0, help="seconds that running requests get after SIGTERM (default: 30)"
+        "--drain", metavar="SECONDS", type=seconds, default=30.0, help="seconds that running requests get after SIGTERM (default: 30)"
     )
     parser.add_argument("--traces", metavar="URL", default="", help="send OpenTelemetry spans to this collector (OTLP over HTTP)")
     parser.add_argument("--quiet", action="store_true", help="log no line per request")

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from rankwise.cli.options import parsed
+from rankwise.cli.options import parsed, seconds
 from rankwise.errors import UsageError
 
 _EPILOG = """examples:
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("--pid", type=int, help="show only the pools of this process")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="seconds between two updates (default: 1)")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="SECONDS", help="seconds between two updates (default: 1)")
     parser.add_argument("--once", action="store_true", help="print the table once (also where the output is not a terminal)")
     parser.add_argument("--json", action="store_true", help="print it once, as JSON")
 

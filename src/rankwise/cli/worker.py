@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from rankwise.cli.logs import LogOutput
-from rankwise.cli.options import add_engine_options, parsed
+from rankwise.cli.options import add_engine_options, parsed, seconds
 from rankwise.errors import UsageError
 
 _EPILOG = """examples:
@@ -22,7 +22,7 @@ A message is acknowledged after its answer is stored and sent; what cannot be ru
 
 def main(argv: list[str]) -> int:
     options = parsed("worker", add_options, argv)
-    for option, value, least in (("--keep", options.keep, 1), ("--prefetch", options.prefetch, 1), ("--drain", options.drain, 0)):
+    for option, value, least in (("--keep", options.keep, 1), ("--prefetch", options.prefetch, 1)):
         if not value >= least:
             raise UsageError(f"{option} takes a number from {least} on, not {value:g}")
     if not options.queue:
@@ -75,5 +75,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--files", metavar="FOLDER", help="shared folder for large tensors; messages may refer to no other files")
     parser.add_argument("--prefetch", metavar="N", type=int, default=64, help="messages taken ahead of their turn (default: 64)")
     parser.add_argument(
-        "--drain", metavar="SECONDS", type=float, default=30, help="seconds that running tasks get after SIGTERM (default: 30)"
+        "--drain", metavar="SECONDS", type=seconds, default=30, help="seconds that running tasks get after SIGTERM (default: 30)"
     )
