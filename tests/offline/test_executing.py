@@ -130,6 +130,7 @@ def test_in_this_process_the_job_ends_there_and_goes_on_with_a_worker(tmp_path: 
     assert np.load(tmp_path / "y.npy").ravel().tolist()[::3] == [2, 6]
 
 
+@pytest.mark.live
 def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import numpy, rankwise\n"

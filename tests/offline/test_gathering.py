@@ -90,6 +90,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("world_size", [2, 3, 4] if os.environ.get("RANKWISE_LONG") else [2])
 def test_every_row_once_and_in_order(tmp_path: Path, world_size: int) -> None:
     port = str(free_port())

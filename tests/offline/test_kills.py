@@ -97,6 +97,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) ->
     assert resumed
 
 
+@pytest.mark.live
 def test_a_row_that_ends_its_worker_is_found_and_set_aside(tmp_path: Path) -> None:
     path, _ = write(tmp_path, "npy", 64)
     words = ["--build", "tests.offline.nets:deadly", "--input", str(path), "--output", str(tmp_path / "out.jsonl"), "--batch", "8"]

@@ -116,6 +116,7 @@ if __name__ == "__main__":
 WAYS = {"piped": "cat {} | {}", "a dash": "cat {} | {} -", "its file": "cat {} | {} /dev/stdin", "another pipe": "{1} <(cat {0})"}
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("way", mostly_live(WAYS))
 @pytest.mark.parametrize("has_cloudpickle", mostly_live([True, False]))
 def test_a_script_that_no_worker_can_run_again(tmp_path: Path, way: str, has_cloudpickle: bool) -> None:

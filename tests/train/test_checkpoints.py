@@ -47,6 +47,7 @@ def test_a_resumed_training_ends_exactly_where_an_undisturbed_one_does(farm: Far
         assert {**rank, "resumed": 0} == other
 
 
+@pytest.mark.live
 def test_a_training_killed_again_and_again_ends_where_an_undisturbed_one_does(farm: Farm, tmp_path: Path) -> None:
     undisturbed = farm.run("trained", 2, jobs=JOBS, every=2, until=12, dropout=0.3)
     dice = Random(4)

@@ -143,6 +143,7 @@ def test_a_checkpoint_that_cannot_be_finished_leaves_the_one_before(tmp_path: Pa
     assert committed.all_saved(tmp_path) == [saved] and not partial.exists()
 
 
+@pytest.mark.live
 def test_death_at_any_call_leaves_the_checkpoint_before_or_the_new_one(farm: Farm, tmp_path: Path) -> None:
     assert farm.alone("commit_and_die", jobs=JOBS, folder=tmp_path, step=1, number=10_000)
     last, number = 1, 0

@@ -18,6 +18,7 @@ import pytest
 import rankwise
 from rankwise.errors import UsageError
 from rankwise.train.spawn import RankProcess, _failure, _results
+from tests.families import mostly_live
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)  # whichever test comes first waits for a program that imports torch five times
@@ -198,7 +199,7 @@ def test_a_function_that_no_new_process_would_find_is_told(tmp_path: Path, how: 
     assert done.returncode == 1 and "RW001" in done.stderr and "a new process cannot find f" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("size", [0, 1 << 20], ids=["small", "more than a pipe takes"])
+@pytest.mark.parametrize("size", mostly_live([0, 1 << 20]), ids=["small", "more than a pipe takes"])
 def test_a_script_without_the_guard_is_told_once(tmp_path: Path, size: int) -> None:
     done = run(f"import rankwise\n\ndef work(data):\n    pass\n\nrankwise.spawn(work, 2, bytes({size}))\n", tmp_path)
 
@@ -229,6 +230,7 @@ if __name__ == "__main__":
     assert "ended by signal SIGKILL" in done.stderr and "rank 1" in done.stderr
 
 
+@pytest.mark.live
 def test_threads_that_spawn_at_once_have_ranks_of_their_own(tmp_path: Path) -> None:
     done = run(
         """\

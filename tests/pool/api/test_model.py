@@ -246,6 +246,7 @@ def test_names_that_are_the_same_text_are_not_chosen_between() -> None:
         by_text({1: "a", "1": "b"})
 
 
+@pytest.mark.live
 def test_a_script_that_another_program_runs_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import rankwise\ndef build(): ...\nrankwise.Pool({'m': rankwise.Model(build)}, workers=1)\n")
     done = subprocess.run([sys.executable, "-m", "trace", "-T", "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)

@@ -43,6 +43,7 @@ def run_cells(*cells: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", KERNEL], input=json.dumps(cells), capture_output=True, text=True, timeout=100, cwd=ROOT)
 
 
+@pytest.mark.live
 def test_functions_of_cells_and_a_running_loop() -> None:
     done = run_cells(
         SETUP,

@@ -268,6 +268,7 @@ def test_a_worker_that_has_outlived_it_ends_with_the_parent_even_where_it_cannot
     wait_for(lambda: not is_running(worker))
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("wish", [0.0, EXIT])
 def test_processes_that_models_have_started_end_with_the_pool(wish: float) -> None:
     """Also of a worker that has ended before; not those that were given a session of their own, so that they may go on."""
@@ -310,7 +311,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("is_open", [True, False], ids=["a file", "closed"])
+@pytest.mark.parametrize("is_open", mostly_live([True, False]), ids=["a file", "closed"])
 def test_what_models_print_goes_where_the_caller_does(tmp_path: Path, is_open: bool) -> None:
     (tmp_path / "script.py").write_text(SCRIPT_OF_A_MODEL_THAT_PRINTS)
     command = f"exec {sys.executable} {tmp_path}/script.py " + (f"> {tmp_path}/out" if is_open else ">&-")
@@ -388,6 +389,7 @@ def test_a_worker_that_can_never_be_made_beside_others_is_tried_less_and_less_of
     assert tries == [0.0, 5.0, 15.0, 45.0, 75.0, 105.0, 135.0]
 
 
+@pytest.mark.live
 def test_a_seat_on_which_no_worker_gets_ready_does_not_end_a_pool_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     ask, asked = ForkServer.ask_for, []
 
