@@ -18,7 +18,9 @@ _MAX_OWN = 16  # state dicts that a model's own loading is tried with; each is l
 _SHOWN = 6  # rows of each kind in a finding
 OwnFit = Callable[[StateDict], Fit | None]  # tries a model's own loading
 # Names beside quantized weights (float8, GPTQ, AWQ, bitsandbytes) and low-rank adapters. Without them, the weights would be others.
-_SCALE = re.compile(r"[._](weight_scale(_inv|_2)?|scale_inv|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$")
+_SCALE = re.compile(
+    r"[._](weight_scale(_inv|_2)?|scale_(inv|weight|input)|input_scale|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$"
+)
 DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"
 _SHARD = re.compile(r"-\d+-of-(?!0*1\.)\d+\.")
 _ADAPTER = re.compile(r"[._]lora_")
@@ -55,6 +57,9 @@ def choose(
         raise CheckpointError("RW735", f"{path} holds several sets of weights that fit", next=(f"give one of {names}",))
     if trained and key is None and (blocking := _usual_that_does_not_fit(trained[0][0], fits)):
         raise _mismatch(path, *blocking, slots, _key_steps([trained[0][0]]))
+    if trained and key is None and (beside := _beside_the_key_of(trained[0][0], candidates, slots, rules)):
+        steps = (f"give one of key={trained[0][0].label!r}, {beside}",)
+        raise CheckpointError("RW735", f"{path} holds several sets of weights that fit", next=steps)
     if not trained:
         state, one = min(fits, key=lambda pair: _distance(pair[1]))
         raise _none_fits(path, state, one, slots, rules)
@@ -113,6 +118,16 @@ def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]])
         is_beside = 0 <= depth < len(best.key) and state.key[:depth] == best.key[:depth] and state.key[depth] != best.key[depth]
         if is_beside and state.key[depth] in usual and best.key[depth] not in USUAL_KEYS and not one.is_whole:
             return state, one
+    return None
+
+
+def _beside_the_key_of(best: StateDict, states: list[StateDict], slots: Mapping[str, Wanted], rules: Rules) -> str | None:
+    """How to choose weights that lie in a dictionary beside the key of those that fit: {**model.state_dict(), "teacher": …}."""
+    for outer in (state for state in states if state.is_around(best)):
+        inner = dict.fromkeys(f"{state.key[len(outer.key)]}." for state in states if outer.is_around(state))
+        flat = {name: record for name, record in outer.tensors.items() if not name.startswith(tuple(inner))}
+        if flat and fit(slots, flat, rules).is_whole:
+            return f"key={outer.label!r} with allow_unexpected={[prefix + '*' for prefix in inner]}"
     return None
 
 
