@@ -305,22 +305,26 @@ def test_what_a_model_fills_up_with_its_own_values_is_missing(tmp_path: Path, st
 
 
 class PassesOver(nn.Module):
-    """Copies by hand, and not the head."""
+    """Copies by hand: not the head, or no buffers."""
 
-    def __init__(self, says: Any) -> None:
+    def __init__(self, what: str, says: Any) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
-        self._says = says
+        self.body, self.head, self.norm = nn.Linear(3, 3), nn.Linear(3, 2), nn.BatchNorm1d(2)
+        self._what, self._says = what, says
 
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:  # type: ignore[override]
         for name, value in self.state_dict().items():
-            if not name.startswith("head"):
+            if not name.startswith(self._what):
                 value.copy_(state_dict[name])
         return self._says
 
 
+@pytest.mark.parametrize(("what", "options"), [("head.weight", {}), ("head.weight", {"dtype": "float64"}), ("norm.running_mean", {})])
 @pytest.mark.parametrize("says", [None, ([], [])])
-def test_what_a_model_passes_over_without_a_word_is_refused(tmp_path: Path, says: Any) -> None:
-    found = refused(PassesOver(says), save(tmp_path / "last.pt", PassesOver(says).state_dict()))
+def test_what_a_model_passes_over_without_a_word_is_refused(tmp_path: Path, what: str, says: Any, options: dict[str, str]) -> None:
+    saved = PassesOver(what, says)
+    nn.init.constant_(saved.norm.running_mean, 2)
 
-    assert "left head.weight, head.bias without a value" in found.summary
+    found = refused(PassesOver(what, says), save(tmp_path / "last.pt", saved.state_dict()), **options)
+
+    assert f"left {what} without a value" in found.summary

@@ -146,7 +146,8 @@ class Target:
         left = [name for name in missing if name not in choice.fit.left_alone and not is_extra_state(name)]
         left += self._not_taken(choice, unexpected) + self._passed_over(choice, values, before)
         if left:
-            raise CheckpointError("RW734", f"the model's own loading left {', '.join(left[:6])} without a value")
+            names = ", ".join(list(dict.fromkeys(left))[:6])
+            raise CheckpointError("RW734", f"the model's own loading left {names} without a value")
         self._check_own(choice, values)
 
     def _not_taken(self, choice: Choice, unexpected: list[str]) -> list[str]:
@@ -155,9 +156,9 @@ class Target:
         return [name for name in unexpected if name in choice.fit.pairs and memory_of(self._named[name]) not in taken]
 
     def _passed_over(self, choice: Choice, values: dict[str, Any], before: Snapshot) -> list[str]:
-        """Parameters that are as before, though the checkpoint has another value: a class may not say what its load_state_dict() took."""
+        """Tensors that are as before, though the checkpoint has another value: a class may not say what its load_state_dict() took."""
         own = ((name, self._named[name]) for name in choice.fit.pairs)
-        kept = {name: value for name, value in own if type(value) is torch.nn.Parameter and before.is_as_before(value)}
+        kept = {name: value for name, value in own if type(value) in _PLAIN_TYPES and before.is_as_before(value)}
         return [name for name, value in kept.items() if not same_bits(value, values[name].to(value).reshape(value.shape))]
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:

@@ -162,7 +162,10 @@ class Snapshot:
 
     def is_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether this tensor of the model has the value it had when values were copied."""
-        return id(tensor) in self._copies and same_bits(tensor, self._copies[id(tensor)][1])
+        if id(tensor) not in self._tensors or tensor.is_meta:
+            return False
+        old = self._copies.get(id(tensor), self._tensors[id(tensor)])[1]  # a tensor that was moved has left its old memory as it was
+        return same_bits(tensor, old.to(tensor))
 
     def restore(self) -> None:
         for container, content in self._containers.values():
