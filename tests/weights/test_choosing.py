@@ -279,3 +279,17 @@ def test_a_tensor_beside_the_key_of_the_weights_is_no_other_set(tmp_path: Path) 
     path = save(tmp_path / "last.pt", {"model": weights(), "best_loss": torch.tensor(1.0)})
 
     assert rankwise.load_weights(net(), path).key == "model"
+
+
+def test_weights_beside_a_prefix_under_which_others_fit_are_offered_too(tmp_path: Path) -> None:
+    """A student that has its teacher as a part, saved as one model."""
+    state = weights()
+    path = save(tmp_path / "last.pt", {**state, **{f"teacher.{name}": tensor for name, tensor in weights().items()}})
+    model = net()
+
+    found = refused(model, path)
+    rankwise.load_weights(model, path, allow_unexpected=["teacher.*"])
+
+    assert found.code == "RW735"
+    assert "allow_unexpected=['teacher.*']" in found.next[0] and "prefix='teacher.'" in found.next[1]
+    assert torch.equal(model[0].weight, state["0.weight"])

@@ -144,7 +144,10 @@ def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wante
     steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
     parts = [] if one.pairs else _parts_it_fits(state, slots, rules)[:_MAX_PARTS]
     steps += tuple(f"load_weights(model.get_submodule({part!r}), …): that part it fits" for part in parts)
-    if len(prefixes) > 1:
+    is_beside = bool(prefixes) and one.faults == sum(name.startswith(tuple(prefixes)) for name in one.unexpected)
+    if is_beside:  # nothing else is wrong, so without them it fits as well
+        steps = (f"allow_unexpected={[prefix + '*' for prefix in prefixes]} takes what is beside that, which fits", *steps)
+    if len(prefixes) > 1 or is_beside:
         return CheckpointError("RW735", f"{path} holds several sets of weights that fit, side by side", next=steps)
     return _mismatch(path, state, one, slots, steps)
 
