@@ -211,6 +211,9 @@ def test_a_checkpoint_inside_of_another_programs_archive_is_named(tmp_path: Path
         archive.write(tmp_path / "policy.pth", "policy.pth")
 
     assert "unzip agent.zip policy.pth" in refused(tmp_path / "agent.zip", "RW733")
+    with zipfile.ZipFile(tmp_path / "agent.zip", "a") as archive:
+        archive.writestr("pytorch_variables.pth", "")
+    assert "policy.pth pytorch_variables.pth, then give the one with the weights" in refused(tmp_path / "agent.zip", "RW733")
 
 
 def test_a_state_dict_that_was_pickled_without_torch_says_how_to_save_it_again(tmp_path: Path) -> None:

@@ -127,8 +127,9 @@ def _check_is_torchs(path: Path, names: list[str]) -> None:
         return
     if names and all(name.endswith(".npy") for name in names):
         raise _foreign(path, "an archive of NumPy arrays (.npz)", "numpy.load reads it")
-    inside = next((name for name in names if name.endswith(_SUFFIXES)), None)
-    steps = (f"unzip {path.name} {inside}, then give that",) if inside else ()
+    inside = [name for name in names if name.endswith(_SUFFIXES)]
+    what = "that" if len(inside) == 1 else "the one with the weights"
+    steps = (f"unzip {path.name} {' '.join(inside[:4])}, then give {what}",) if inside else ()
     raise _foreign(path, f"a zip archive without data.pkl; it has {', '.join(names[:3])[:200]}", *steps)
 
 
