@@ -328,3 +328,21 @@ def test_what_a_model_passes_over_without_a_word_is_refused(tmp_path: Path, what
     found = refused(PassesOver(what, says), save(tmp_path / "last.pt", saved.state_dict()), **options)
 
     assert f"left {what} without a value" in found.summary
+
+
+class Forgives(nn.Module):
+    """Takes from the list of missing names what it does not want to hear of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.register_load_state_dict_post_hook(lambda model, keys: keys.missing_keys.clear())
+
+
+def test_parameters_and_buffers_that_a_hook_says_are_not_missing_are_so(tmp_path: Path) -> None:
+    body, parameters = Forgives().body.state_dict(prefix="body."), dict(Forgives().named_parameters())
+
+    assert "norm.weight" in refused(Forgives(), save(tmp_path / "body.pt", body)).why
+    assert "norm.running_mean" in refused(Forgives(), save(tmp_path / "parameters.pt", parameters)).why
+    report = rankwise.load_weights(Forgives(), tmp_path / "parameters.pt", allow_missing=["norm.running_*", "*.num_batches_tracked"])
+    assert set(report.left_alone) >= {"norm.running_mean", "norm.running_var"}

@@ -34,7 +34,7 @@ def loads_in_its_own_way(model: torch.nn.Module) -> bool:
     )
 
 
-_MARK = 113.0  # put into every parameter before a trial: one that still consists of it was given no value
+_MARK = 113.0  # put into every tensor before a trial: one that still consists of it was given no value
 
 
 class OwnLoading:
@@ -61,14 +61,13 @@ class OwnLoading:
         notes = notes_by_own_names(naming.named, state.notes)
         snapshot = Snapshot(self._model)
         snapshot.copy_values()
-        marked = {name: value for name, value in self._model.named_parameters(remove_duplicate=False) if _may_be_marked(value)}
+        marked = {name: value for name, value in state_of(self._model).items() if name in self._slots and _may_be_marked(value)}
         try:
             with torch.no_grad():
-                for parameter in marked.values():
-                    write_into(parameter, torch.full_like(parameter, _MARK))
+                for tensor in marked.values():
+                    write_into(tensor, torch.full_like(tensor, _MARK))
                 said = load_by_own(self._model, values, notes, assign=is_on_meta(self._model))
-                after = dict(self._model.named_parameters(remove_duplicate=False))
-                kept = [name for name in marked if name in after and bool((after[name] == _MARK).all())]
+                kept = [name for name, value in state_of(self._model).items() if name in marked and bool((value == _MARK).all())]
         except Exception:
             return None  # these names are wrong, perhaps for a hook of the user
         finally:
@@ -81,7 +80,7 @@ class OwnLoading:
         by_name = pair(self._slots, state.tensors, naming, self._rules)
         missing = [name for name in missing if not is_extra_state(name)]
         known = {*by_name.pairs, *missing}
-        missing += [name for name in kept if name in self._slots and name not in known]  # filled up from its own state_dict()
+        missing += [name for name in kept if name not in known]  # filled up from its own state_dict()
         allowed = [name for name in missing if may_be_missing(name, by_name.pairs, self._rules)]
         ignored = tuple(name for name in unexpected if is_allowed(name, naming.named, self._rules))
         handed = {name: theirs for name, theirs in naming.named.items() if name not in ignored}
@@ -97,8 +96,8 @@ class OwnLoading:
         )
 
 
-def _may_be_marked(value: torch.Tensor) -> bool:
-    is_usual = type(value) is torch.nn.Parameter and not value.is_meta and not value.is_inference()
+def _may_be_marked(value: Any) -> bool:
+    is_usual = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta and not value.is_inference()
     return is_usual and value.is_floating_point() and value.itemsize > 1 and value.numel() > 0
 
 
