@@ -76,7 +76,7 @@ def _read_file(path: Path) -> Content:
     data = open_bytes(path)
     head = bytes(data[:64])
     if not head:
-        raise _foreign(path, "an empty file", "save it again; an empty file is what a full disk leaves")
+        raise _foreign(path, "an empty file", "save it again; an empty file is what a full disk leaves, or a save that has only begun")
     if head[:4] == b"PK\x03\x04":
         return _read_zip(path, data)
     if head[2:15] == LEGACY_MAGIC:

@@ -147,7 +147,8 @@ class Target:
         left += self._not_taken(choice, unexpected) + self._passed_over(choice, values, before)
         if left:
             names = ", ".join(list(dict.fromkeys(left))[:6])
-            raise CheckpointError("RW734", f"the model's own loading left {names} without a value")
+            steps = ("have the model's load_state_dict(), or the hook that leaves them out, take them",)
+            raise CheckpointError("RW734", f"the model's own loading left {names} without a value", next=steps)
         self._check_own(choice, values)
 
     def _not_taken(self, choice: Choice, unexpected: list[str]) -> list[str]:
