@@ -275,6 +275,20 @@ def test_weights_beside_the_key_of_others_are_not_passed_over(tmp_path: Path, ke
     assert torch.equal(model[0].weight, state["0.weight"])
 
 
+def test_dotted_names_beside_a_key_are_chosen_by_their_prefix(tmp_path: Path) -> None:
+    state = weights()
+    path = save(tmp_path / "last.pt", {"teacher": weights(), **{f"student.{name}": tensor for name, tensor in state.items()}})
+    model = net()
+
+    found = refused(model, path)
+    rankwise.load_weights(model, path, key="", prefix="student.")
+
+    assert "key='' with prefix='student.'" in found.next[0]
+    assert torch.equal(model[0].weight, state["0.weight"])
+    average = save(tmp_path / "average.pt", {"model": state, **{f"ema.{name}": tensor for name, tensor in weights().items()}})
+    assert rankwise.load_weights(model, average).key == "model"
+
+
 def test_a_tensor_beside_the_key_of_the_weights_is_no_other_set(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", {"model": weights(), "best_loss": torch.tensor(1.0)})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rankwise.errors import UsageError
 from rankwise.weights.matching import Fit, Rules, Wanted, below, fit, may_be_missing, nearest_names
 from rankwise.weights.parameter_names import as_old_weight_norm, bare
-from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_training_key
+from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_averaged_key, is_training_key
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 
 _MAX_OWN = 16  # state dicts that a model's own loading is tried with; each is loaded once for that
@@ -126,8 +126,10 @@ def _beside_the_key_of(best: StateDict, states: list[StateDict], slots: Mapping[
     for outer in (state for state in states if state.is_around(best)):
         inner = dict.fromkeys(f"{state.key[len(outer.key)]}." for state in states if outer.is_around(state))
         flat = {name: record for name, record in outer.tensors.items() if not name.startswith(tuple(inner))}
-        if flat and fit(slots, flat, rules).is_whole:
-            return f"key={outer.label!r} with allow_unexpected={[prefix + '*' for prefix in inner]}"
+        one = fit(slots, flat, rules)
+        if flat and one.is_whole and (best.is_averaged or not any(map(is_averaged_key, one.removed.split(".")))):
+            names = f"prefix={one.removed!r}" if one.removed else f"allow_unexpected={[prefix + '*' for prefix in inner]}"
+            return f"key={outer.label!r} with {names}"
     return None
 
 
