@@ -211,6 +211,9 @@ def test_a_checkpoint_inside_of_another_programs_archive_is_named(tmp_path: Path
         archive.write(tmp_path / "policy.pth", "policy.pth")
 
     assert "unzip agent.zip policy.pth" in refused(tmp_path / "agent.zip", "RW733")
+    with zipfile.ZipFile(tmp_path / "agent.zip", "a") as archive:
+        archive.writestr("pytorch_variables.pth", "")
+    assert "policy.pth pytorch_variables.pth, then give the one with the weights" in refused(tmp_path / "agent.zip", "RW733")
 
 
 def test_a_state_dict_that_was_pickled_without_torch_says_how_to_save_it_again(tmp_path: Path) -> None:
@@ -233,3 +236,69 @@ def test_accelerates_whole_model_of_fsdp_is_the_one_beside_its_sampler(tmp_path:
         torch.save(values(1) if name.startswith("pytorch") else {"epoch": 1}, tmp_path / f"{name}.bin")
 
     assert loaded(tmp_path) == 1
+
+
+@pytest.mark.parametrize("names", [("model", "pytorch_model"), ("diffusion_pytorch_model", "diffusion_pytorch_model"), ("net", "net")])
+def test_an_older_model_that_was_left_in_another_format_is_not_taken_for_the_new_one(tmp_path: Path, names: tuple[str, str]) -> None:
+    save_file(values(1), tmp_path / f"{names[0]}.safetensors")
+    torch.save(values(1), tmp_path / f"{names[1]}.bin")
+    assert loaded(tmp_path) == 1
+
+    torch.save(values(2), tmp_path / f"{names[1]}.bin")
+    assert "two models of the same names and other numbers" in refused(tmp_path, "RW733")
+
+    torch.save({name: value.half() for name, value in values(2).items()}, tmp_path / f"{names[1]}.bin")
+    assert loaded(tmp_path) == 1
+    (tmp_path / f"{names[1]}.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    assert loaded(tmp_path) == 1
+
+
+def test_a_save_over_parts_with_an_index_that_was_cut_off_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parts = {name: f"model-0000{number}-of-00002.safetensors" for number, name in enumerate(values(1), 1)}
+    for name, part in parts.items():
+        save_file({name: values(1)[name]}, tmp_path / part)
+        os.utime(tmp_path / part, (1.7e9, 1.7e9))
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": parts}))
+    os.utime(index, (1.7e9 + 1, 1.7e9 + 1))
+    assert loaded(tmp_path) == 1 and not caplog.text
+
+    os.utime(tmp_path / parts["weight"], (1.7e9 + 3600, 1.7e9 + 3600))
+    loaded(tmp_path)
+
+    assert "was a save over an older one cut off?" in caplog.text
+
+
+@pytest.mark.parametrize("numbers", [[1], [1, 2]])
+def test_parts_without_their_index_are_told_as_that(tmp_path: Path, numbers: list[int]) -> None:
+    for number in numbers:
+        save_file(values(number), tmp_path / f"model-0000{number}-of-00002.safetensors")
+
+    assert "copy model.safetensors.index.json too" in refused(tmp_path, "RW733")
+
+
+def test_a_folder_may_hold_an_archive_by_its_old_name(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "state_dict": values(1)}, tmp_path / "model_best.pth.tar")
+
+    assert loaded(tmp_path) == 1
+
+
+def test_what_is_kept_beside_the_files_of_all_ranks_is_no_checkpoint(tmp_path: Path) -> None:
+    torch.save(values(1), tmp_path / "model_world_size_1_rank_0.pt")
+    torch.save({"lr_scheduler": {"last_epoch": 3}, "rng": torch.get_rng_state()}, tmp_path / "extra_state_world_size_1_rank_0.pt")
+
+    assert loaded(tmp_path) == 1
+
+
+def test_a_download_that_has_not_ended_is_told_though_it_has_its_full_size(tmp_path: Path) -> None:
+    save_file(values(0), tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors.aria2").touch()
+
+    assert "a download that has not ended" in refused(tmp_path / "model.safetensors", "RW733")
+
+
+def test_notes_beside_a_model_are_not_what_the_folder_is_judged_by(tmp_path: Path) -> None:
+    (tmp_path / "brain.ckpt").write_text("step: 3\n")
+    torch.save(values(1), tmp_path / "model.ckpt")
+
+    assert "2 checkpoints: brain.ckpt, model.ckpt" in refused(tmp_path, "RW733")

@@ -180,7 +180,11 @@ def test_an_optimizers_moments_under_dotted_names_are_not_offered_as_weights(tmp
 
 
 @pytest.mark.parametrize(
-    "beside", ["0.weight_scale_inv", "0.weight_scale", "0.scales", "0.SCB", "0.weight.absmax", "0.lora_A", "0.lora_B.default.weight"]
+    "beside",
+    [
+        *("0.weight_scale_inv", "0.weight_scale", "0.scale_weight", "0.input_scale", "0.scales", "0.SCB", "0.weight.absmax"),
+        *("0.lora_A", "0.lora_B.default.weight"),
+    ],
 )
 def test_what_changes_the_weights_is_not_offered_to_be_left_out(tmp_path: Path, beside: str) -> None:
     found = refused(net(), save(tmp_path / "last.pt", weights() | {beside: torch.ones(1)}))
@@ -252,3 +256,54 @@ def test_an_average_beside_weights_that_do_not_fit_is_not_taken_without_a_word(t
     assert "key='ema'" in refused(net(), path).next[0]
     assert rankwise.load_weights(net(), path, key="ema").key == "ema"
     assert rankwise.load_weights(net(), save(tmp_path / "gan.pt", {"discriminator": other(), "ema": weights()})).key == "ema"
+
+
+@pytest.mark.parametrize("key", ["teacher", "ema"])
+@pytest.mark.parametrize("outer", [None, "model"])
+def test_weights_beside_the_key_of_others_are_not_passed_over(tmp_path: Path, key: str, outer: str | None) -> None:
+    """`state = model.state_dict(); state["teacher"] = teacher.state_dict()`: by its names alone, only the inner one fits."""
+    state = weights()
+    both = {**state, key: weights(), "epoch": 3}
+    path = save(tmp_path / "last.pt", both if outer is None else {outer: both})
+    model = net()
+
+    found = refused(model, path)
+    rankwise.load_weights(model, path, key=outer or "", allow_unexpected=[f"{key}.*"])
+
+    assert found.code == "RW735"
+    assert f"key='{outer or ''}' with allow_unexpected=['{key}.*']" in found.next[0]
+    assert torch.equal(model[0].weight, state["0.weight"])
+
+
+def test_dotted_names_beside_a_key_are_chosen_by_their_prefix(tmp_path: Path) -> None:
+    state = weights()
+    path = save(tmp_path / "last.pt", {"teacher": weights(), **{f"student.{name}": tensor for name, tensor in state.items()}})
+    model = net()
+
+    found = refused(model, path)
+    rankwise.load_weights(model, path, key="", prefix="student.")
+
+    assert "key='' with prefix='student.'" in found.next[0]
+    assert torch.equal(model[0].weight, state["0.weight"])
+    average = save(tmp_path / "average.pt", {"model": state, **{f"ema.{name}": tensor for name, tensor in weights().items()}})
+    assert rankwise.load_weights(model, average).key == "model"
+
+
+def test_a_tensor_beside_the_key_of_the_weights_is_no_other_set(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {"model": weights(), "best_loss": torch.tensor(1.0)})
+
+    assert rankwise.load_weights(net(), path).key == "model"
+
+
+def test_weights_beside_a_prefix_under_which_others_fit_are_offered_too(tmp_path: Path) -> None:
+    """A student that has its teacher as a part, saved as one model."""
+    state = weights()
+    path = save(tmp_path / "last.pt", {**state, **{f"teacher.{name}": tensor for name, tensor in weights().items()}})
+    model = net()
+
+    found = refused(model, path)
+    rankwise.load_weights(model, path, allow_unexpected=["teacher.*"])
+
+    assert found.code == "RW735"
+    assert "allow_unexpected=['teacher.*']" in found.next[0] and "prefix='teacher.'" in found.next[1]
+    assert torch.equal(model[0].weight, state["0.weight"])

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from rankwise.weights.danger import HARMLESS, call_text, check_harmless, what_would_run
 from rankwise.weights.opcodes import FunctionCall, Global, Persistent, PickleBytes, read_pickle
 from rankwise.weights.tensor_records import CheckpointError, Content, TensorRecord
 from tests.weights.bad_files import Bomb
+from tests.weights.checkpoints import refused, save
 
 SYSTEM = Global("posix", "system")
 TENSORS = {"weight": TensorRecord("float32", (2,))}
@@ -61,6 +63,7 @@ def test_the_old_name_of_the_builtins_is_theirs(protocol: int) -> None:
         (FunctionCall(SYSTEM, tuple(range(9))), "posix.system(0, 1, 2, 3, 4, 5)"),
         (FunctionCall(SYSTEM, (), state={"a": 1}), "posix.system().__setstate__(dict(tuple('a', 1)))"),
         (FunctionCall(SYSTEM, (Persistent(1), FunctionCall(SYSTEM, ("a",)))), "posix.system(<storage>, posix.system('a'))"),
+        (FunctionCall(Persistent(("module", SYSTEM, "a.py", "source")), ()), "posix.system()"),
         (FunctionCall(SYSTEM, ([[["deep"]]],)), "posix.system(list(list(…)))"),
         (FunctionCall(SYSTEM, (1 << 200,)), "posix.system(<a number of 201 bits>)"),
         (FunctionCall(SYSTEM, (-(1 << 199),)), f"posix.system({-(1 << 199)})"),
@@ -109,3 +112,19 @@ def test_what_is_called_harmless_is_so_for_torch_too() -> None:
     from torch._weights_only_unpickler import _get_allowed_globals
 
     assert set(_get_allowed_globals()) >= HARMLESS
+
+
+@pytest.mark.filterwarnings("ignore")  # torch calls these tensors deprecated
+@pytest.mark.parametrize(
+    "quantize",
+    [
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        lambda x: torch.quantize_per_channel(x, torch.ones(2), torch.zeros(2), 0, torch.quint8),
+    ],
+)
+def test_quantized_tensors_cannot_be_read_and_are_no_danger(tmp_path: Path, quantize: Any) -> None:
+    path = save(tmp_path / "last.pt", {"weight": quantize(torch.ones(2, 2)), "bias": torch.ones(2)})
+
+    found = refused(nn.Linear(2, 2), path)
+
+    assert (found.code, found.why) == ("RW740", "it is a qtensor, which has no plain storage")

@@ -280,3 +280,26 @@ def test_a_pattern_for_what_is_missing_need_not_know_how_the_model_is_wrapped(tm
     report = rankwise.load_weights(nn.DataParallel(Net()), path, allow_missing=["head.*"])
 
     assert report.left_alone == ("module.head.weight", "module.head.bias")
+
+
+class Masked(nn.Module):
+    def __init__(self, kind: torch.dtype, shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full(shape, 2.5))
+        self.register_buffer("mask", torch.ones(2, 2).triu().to(kind))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_older_torch_had_instead_of_bool_and_of_no_dimensions(tmp_path: Path, device: str) -> None:
+    saved = Masked(torch.uint8, (1,))
+    nn.init.ones_(saved.scale)
+    with torch.device(device):
+        model = Masked(torch.bool)
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", saved.state_dict()))
+
+    assert (model.scale.shape, model.scale.item(), model.mask.dtype) == ((), 1.0, torch.bool)
+    assert torch.equal(model.mask, saved.mask.bool())
+    saved.mask[0, 0] = 2
+    assert "which bool cannot hold" in refused(Masked(torch.bool), save(tmp_path / "other.pt", saved.state_dict())).summary
+    assert refused(Masked(torch.bool), save(tmp_path / "two.pt", Masked(torch.bool, (2,)).state_dict())).code == "RW734"

@@ -206,3 +206,15 @@ def test_the_number_of_opcodes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_two_calls_of_the_same_are_two() -> None:
     assert FunctionCall("f", (1,)) != FunctionCall("f", (1,))
+
+
+@pytest.mark.parametrize("protocol", range(3))
+def test_an_ordered_dictionary_as_python_2_wrote_it(protocol: int) -> None:
+    """Its items as a list of lists, which is a call with arguments; many published weights are of that time."""
+    written = Made(collections.OrderedDict, ([["a", 1], ["b", 2]],), {"_metadata": {"a": {"version": 1}}})
+
+    found = read(pickle.dumps(written, protocol))
+
+    assert found.value == {"a": 1, "b": 2}
+    assert found.value.notes == {"a": {"version": 1}}
+    assert found.calls == ()

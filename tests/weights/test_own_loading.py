@@ -270,3 +270,79 @@ def test_patterns_do_not_keep_a_model_from_renaming(tmp_path: Path) -> None:
 
     assert torch.equal(model[0].new.weight, OLD["old.weight"])
     assert not report.left_alone and not report.ignored
+
+
+class FillsUp(nn.Module):
+    """Leaves out what does not fit and puts its own values there, so that torch finds nothing missing."""
+
+    def __init__(self, classes: int = 2) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 3), nn.Linear(3, classes)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        own = self.state_dict()
+        own.update({name: value for name, value in state_dict.items() if name in own and value.shape == own[name].shape})
+        return super().load_state_dict(own, strict)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        FillsUp(5).state_dict(),
+        {name.replace("head", "fc"): value for name, value in FillsUp().state_dict().items()},
+        FillsUp().body.state_dict(prefix="body."),
+        nn.Linear(7, 7).state_dict(),
+    ],
+)
+def test_what_a_model_fills_up_with_its_own_values_is_missing(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
+    path = save(tmp_path / "last.pt", state)
+
+    assert refused(FillsUp(), path).code == "RW734"
+    if "body.weight" in state:
+        model = FillsUp()
+        report = rankwise.load_weights(model, path, allow_missing=["head.*"], allow_unexpected=["fc.*"])
+        assert torch.equal(model.body.weight, state["body.weight"]) and report.left_alone == ("head.weight", "head.bias")
+
+
+class PassesOver(nn.Module):
+    """Copies by hand: not the head, or no buffers."""
+
+    def __init__(self, what: str, says: Any) -> None:
+        super().__init__()
+        self.body, self.head, self.norm = nn.Linear(3, 3), nn.Linear(3, 2), nn.BatchNorm1d(2)
+        self._what, self._says = what, says
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> Any:  # type: ignore[override]
+        for name, value in self.state_dict().items():
+            if not name.startswith(self._what):
+                value.copy_(state_dict[name])
+        return self._says
+
+
+@pytest.mark.parametrize(("what", "options"), [("head.weight", {}), ("head.weight", {"dtype": "float64"}), ("norm.running_mean", {})])
+@pytest.mark.parametrize("says", [None, ([], [])])
+def test_what_a_model_passes_over_without_a_word_is_refused(tmp_path: Path, what: str, says: Any, options: dict[str, str]) -> None:
+    saved = PassesOver(what, says)
+    nn.init.constant_(saved.norm.running_mean, 2)
+
+    found = refused(PassesOver(what, says), save(tmp_path / "last.pt", saved.state_dict()), **options)
+
+    assert f"left {what} without a value" in found.summary
+
+
+class Forgives(nn.Module):
+    """Takes from the list of missing names what it does not want to hear of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.register_load_state_dict_post_hook(lambda model, keys: keys.missing_keys.clear())
+
+
+def test_parameters_and_buffers_that_a_hook_says_are_not_missing_are_so(tmp_path: Path) -> None:
+    body, parameters = Forgives().body.state_dict(prefix="body."), dict(Forgives().named_parameters())
+
+    assert "norm.weight" in refused(Forgives(), save(tmp_path / "body.pt", body)).why
+    assert "norm.running_mean" in refused(Forgives(), save(tmp_path / "parameters.pt", parameters)).why
+    report = rankwise.load_weights(Forgives(), tmp_path / "parameters.pt", allow_missing=["norm.running_*", "*.num_batches_tracked"])
+    assert set(report.left_alone) >= {"norm.running_mean", "norm.running_var"}

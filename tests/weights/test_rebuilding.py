@@ -38,6 +38,7 @@ MATRIX = TensorRecord("float32", (4, 4), STORAGE, 0, (4, 1))
         tensor(),
         call("torch._utils._rebuild_tensor", REFERENCE, 0, (4, 4), (4, 1)),
         call("torch._utils._rebuild_parameter", tensor(), True, StateDictNode()),
+        call("torch._utils._rebuild_device_tensor_from_cpu_tensor", tensor(), Global("torch", "float32"), "xla:0", False),
         call("torch._tensor._rebuild_from_type_v2", Global("torch._utils", "_rebuild_tensor_v2"), Global("a", "Mine"), tensor().args, {}),
         tensor(REFERENCE, 0, call("torch.Size", (4, 4))),
         tensor(REFERENCE, 0, (4, 4), (4, 1), {}),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankwise.errors import RankwiseError
 from rankwise.weights.danger import what_would_run
 from rankwise.weights.dcp import METADATA, read_dcp
 from rankwise.weights.deepspeed import is_deepspeed, read_deepspeed
@@ -17,7 +18,7 @@ from rankwise.weights.opcodes import PickleBytes, read_pickle
 from rankwise.weights.plain_files import check_path, open_bytes, unreadable
 from rankwise.weights.safetensors_file import RANK_FILE, join_rank_files, read_index, read_safetensors
 from rankwise.weights.state_dicts import is_training_key
-from rankwise.weights.tensor_records import CheckpointError, Content, Damaged, TensorRecord, joined_content
+from rankwise.weights.tensor_records import ITEM_SIZES, CheckpointError, Content, Damaged, TensorRecord, joined_content
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
 from rankwise.weights.zipped import Repacked, names_in_archive, open_archive
 
@@ -29,7 +30,9 @@ _IN_FOLDER = (
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".index.json"
 _IS_INDEX = re.compile(r".*\.index(\.\w+)?\.json", re.DOTALL)  # diffusers puts a variant between: model.safetensors.index.fp16.json
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".pth.tar")
+_PART = re.compile(r"(.*)-\d+-of-(?!0*1\.)\d+(\.\w+)")  # one of several files that an index lists
+_COMPARED = 4096  # bytes of each tensor
 _MAX_RANKS = 4096
 _DCP_SUFFIX = ".distcp"
 _HEAD = 4096  # bytes of a file that say what wrote it
@@ -68,10 +71,12 @@ def _read_file(path: Path) -> Content:
         raise _foreign(
             path, "one file of torch.distributed.checkpoint, whose weights are in all of them", f"give their folder, {path.parent}"
         )
+    if Path(f"{path}.aria2").exists():  # it takes its full size at once, so what is missing would be zeros
+        raise _foreign(path, f"a download that has not ended, for {path.name}.aria2 is beside it", "let aria2c end it: run it again")
     data = open_bytes(path)
     head = bytes(data[:64])
     if not head:
-        raise _foreign(path, "an empty file", "save it again; an empty file is what a full disk leaves")
+        raise _foreign(path, "an empty file", "save it again; an empty file is what a full disk leaves, or a save that has only begun")
     if head[:4] == b"PK\x03\x04":
         return _read_zip(path, data)
     if head[2:15] == LEGACY_MAGIC:
@@ -122,8 +127,9 @@ def _check_is_torchs(path: Path, names: list[str]) -> None:
         return
     if names and all(name.endswith(".npy") for name in names):
         raise _foreign(path, "an archive of NumPy arrays (.npz)", "numpy.load reads it")
-    inside = next((name for name in names if name.endswith(_SUFFIXES)), None)
-    steps = (f"unzip {path.name} {inside}, then give that",) if inside else ()
+    inside = [name for name in names if name.endswith(_SUFFIXES)]
+    what = "that" if len(inside) == 1 else "the one with the weights"
+    steps = (f"unzip {path.name} {' '.join(inside[:4])}, then give {what}",) if inside else ()
     raise _foreign(path, f"a zip archive without data.pkl; it has {', '.join(names[:3])[:200]}", *steps)
 
 
@@ -159,7 +165,9 @@ def _read_folder(folder: Path) -> Content:
         if found := [each for each in (name, name + _INDEX) if (folder / each).is_file()]:
             _check_only(folder, found)
             _check_no_adapter(folder, found[0])
-            return _unless_hollow(_with_numbered(folder, found[0], names), folder)
+            content = _unless_hollow(_with_numbered(folder, found[0], names), folder)
+            _check_same_model(folder, content, found[0])
+            return content
     if is_deepspeed(folder):
         return read_deepspeed(folder)
     # Accelerate with FSDP keeps the model in a folder of its own, beside the folder of the optimizer
@@ -178,8 +186,13 @@ def _read_folder(folder: Path) -> Content:
         return joined
     if all(RANK_FILE.fullmatch(name) for name in fitting):
         return join_rank_files([_read_file(folder / name) for name in fitting])
+    if part := _PART.fullmatch(fitting[0]):
+        what = f"a folder with {fitting[0]}, and without the index that says which files belong to it"
+        raise _foreign(folder, what, f"copy {part[1]}{part[2]}{_INDEX} too")
     _check_only(folder, fitting)
-    return _read_file(folder / fitting[0])
+    content = _read_file(folder / fitting[0])
+    _check_same_model(folder, content, fitting[0])
+    return content
 
 
 def _weights_among(names: list[str], suffixes: Sequence[str]) -> list[str]:
@@ -188,7 +201,7 @@ def _weights_among(names: list[str], suffixes: Sequence[str]) -> list[str]:
     for suffix in suffixes:
         for name in names:
             stem = name.removesuffix(suffix)
-            if stem != name and not is_training_key(stem):
+            if stem != name and not is_training_key(stem) and not stem.startswith("extra_state"):  # where verl keeps its scheduler
                 found.setdefault(stem, name)
     return list(found.values())
 
@@ -203,6 +216,39 @@ def _check_no_adapter(folder: Path, name: str) -> None:
     if name not in _ADAPTERS and (adapter := next((each for each in _ADAPTERS if (folder / each).is_file()), None)):
         steps = (f"for the model without it: {folder / name}", "for both: load them with peft, merge_and_unload(), save that")
         raise _foreign(folder, f"a folder with a model, {name}, and an adapter that changes it, {adapter}", *steps)
+
+
+def _check_same_model(folder: Path, content: Content, name: str) -> None:
+    """Refuse two models of one name: `save_pretrained(safe_serialization=False)` leaves the safetensors of an older one beside what it
+    writes. Compared are the first bytes of each tensor, for training changes almost all."""
+    stem = name.removesuffix(_INDEX).removesuffix(".safetensors")
+    for other in (f"{'pytorch_' * (stem == 'model')}{stem}.bin{end}" for end in ("", _INDEX)):
+        if not (folder / other).is_file():
+            continue
+        try:
+            tree = _read_file(folder / other).tree
+        except (RankwiseError, Damaged):
+            continue  # a Git LFS pointer, for example; it is not what is loaded
+        files: dict[Path, Any] = {}
+        if any(_differ(value, tree.get(each), files) for each, value in content.tree.items()):
+            steps = (f"for the newer one, if that is {other}: {folder / other}", f"for the other: {folder / name}")
+            raise _foreign(folder, f"a folder with two models of the same names and other numbers, {name} and {other}", *steps)
+
+
+def _differ(one: Any, other: Any, files: dict[Path, Any]) -> bool:
+    """Whether two tensors of one dtype and layout begin with other bytes."""
+    if not (isinstance(one, TensorRecord) and isinstance(other, TensorRecord) and one.storage and other.storage):
+        return False
+    is_alike = (one.dtype, one.shape, one.strides) == (other.dtype, other.shape, other.strides)
+    return is_alike and _first_bytes(one, files) != _first_bytes(other, files)
+
+
+def _first_bytes(record: TensorRecord, files: dict[Path, Any]) -> bytes:
+    assert record.storage is not None
+    path = record.storage.path
+    files[path] = files.get(path) or open_bytes(path)
+    start = record.storage.offset + record.first * ITEM_SIZES[record.dtype]
+    return bytes(files[path][start : start + min(record.nbytes, _COMPARED)])
 
 
 def _with_numbered(folder: Path, name: str, names: list[str]) -> Content:
@@ -227,7 +273,12 @@ def _joined_ranks(folder: Path, names: list[str]) -> Content | None:
     """The joined files of all ranks, if each holds its rank's part of the same tensors."""
     if len(names) > _MAX_RANKS:
         return None
-    first = _read_file(folder / names[0])
+    try:
+        first = _read_file(folder / names[0])
+    except CheckpointError as error:
+        if error.finding.code == "RW733":
+            return None  # SpeechBrain calls its notes brain.ckpt
+        raise
     return join_ranks([first, *(_read_file(folder / name) for name in names[1:])]) if has_rank_parts(first.tree) else None
 
 

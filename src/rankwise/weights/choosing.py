@@ -11,14 +11,16 @@ from pathlib import Path
 from rankwise.errors import UsageError
 from rankwise.weights.matching import Fit, Rules, Wanted, below, fit, may_be_missing, nearest_names
 from rankwise.weights.parameter_names import as_old_weight_norm, bare
-from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_training_key
+from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict, is_averaged_key, is_training_key
 from rankwise.weights.tensor_records import CheckpointError, TensorRecord
 
 _MAX_OWN = 16  # state dicts that a model's own loading is tried with; each is loaded once for that
 _SHOWN = 6  # rows of each kind in a finding
 OwnFit = Callable[[StateDict], Fit | None]  # tries a model's own loading
 # Names beside quantized weights (float8, GPTQ, AWQ, bitsandbytes) and low-rank adapters. Without them, the weights would be others.
-_SCALE = re.compile(r"[._](weight_scale(_inv|_2)?|scale_inv|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$")
+_SCALE = re.compile(
+    r"[._](weight_scale(_inv|_2)?|scale_(inv|weight|input)|input_scale|(q|_)?(scales|zeros)|SCB|absmax|quant_map|quant_state\b.*)$"
+)
 DEQUANTIZE = "its weights are quantized, and mean nothing without their scales: save the model again in bfloat16"
 _SHARD = re.compile(r"-\d+-of-(?!0*1\.)\d+\.")
 _ADAPTER = re.compile(r"[._]lora_")
@@ -55,6 +57,9 @@ def choose(
         raise CheckpointError("RW735", f"{path} holds several sets of weights that fit", next=(f"give one of {names}",))
     if trained and key is None and (blocking := _usual_that_does_not_fit(trained[0][0], fits)):
         raise _mismatch(path, *blocking, slots, _key_steps([trained[0][0]]))
+    if trained and key is None and (beside := _beside_the_key_of(trained[0][0], candidates, slots, rules)):
+        steps = (f"give one of key={trained[0][0].label!r}, {beside}",)
+        raise CheckpointError("RW735", f"{path} holds several sets of weights that fit", next=steps)
     if not trained:
         state, one = min(fits, key=lambda pair: _distance(pair[1]))
         raise _none_fits(path, state, one, slots, rules)
@@ -116,6 +121,18 @@ def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]])
     return None
 
 
+def _beside_the_key_of(best: StateDict, states: list[StateDict], slots: Mapping[str, Wanted], rules: Rules) -> str | None:
+    """How to choose weights that lie in a dictionary beside the key of those that fit: {**model.state_dict(), "teacher": …}."""
+    for outer in (state for state in states if state.is_around(best)):
+        inner = dict.fromkeys(f"{state.key[len(outer.key)]}." for state in states if outer.is_around(state))
+        flat = {name: record for name, record in outer.tensors.items() if not name.startswith(tuple(inner))}
+        one = fit(slots, flat, rules)
+        if flat and one.is_whole and (best.is_averaged or not any(map(is_averaged_key, one.removed.split(".")))):
+            names = f"prefix={one.removed!r}" if one.removed else f"allow_unexpected={[prefix + '*' for prefix in inner]}"
+            return f"key={outer.label!r} with {names}"
+    return None
+
+
 def _distance(one: Fit) -> tuple[int, int]:
     """How far it is from fitting. If no name agrees, unexpected names do not count: else a few numbers beside the weights would win."""
     return len(one.missing) + len(one.wrong), one.faults if one.pairs or one.wrong else 0
@@ -129,7 +146,10 @@ def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Wante
     steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
     parts = [] if one.pairs else _parts_it_fits(state, slots, rules)[:_MAX_PARTS]
     steps += tuple(f"load_weights(model.get_submodule({part!r}), …): that part it fits" for part in parts)
-    if len(prefixes) > 1:
+    is_beside = bool(prefixes) and one.faults == sum(name.startswith(tuple(prefixes)) for name in one.unexpected)
+    if is_beside:  # nothing else is wrong, so without them it fits as well
+        steps = (f"allow_unexpected={[prefix + '*' for prefix in prefixes]} takes what is beside that, which fits", *steps)
+    if len(prefixes) > 1 or is_beside:
         return CheckpointError("RW735", f"{path} holds several sets of weights that fit, side by side", next=steps)
     return _mismatch(path, state, one, slots, steps)
 

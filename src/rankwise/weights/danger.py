@@ -20,13 +20,17 @@ _REBUILD = {
     "_rebuild_meta_tensor_no_storage", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor",
 }  # fmt: skip
 _STORAGES = STORAGE_DTYPES.keys() - {"UntypedStorage"}
+_QUANTIZED = {
+    *("QInt8Storage", "QUInt8Storage", "QInt32Storage", "qint8", "quint8", "qint32"),
+    *(f"per_{kind}_{scheme}" for kind in ("tensor", "channel") for scheme in ("affine", "symmetric")), "per_channel_affine_float_qparams",
+}  # fmt: skip
 # What torch.load(weights_only=True) accepts too (a test compares the two); it cannot be made to run anything.
 HARMLESS = (
     {"collections.OrderedDict", "collections.Counter", "builtins.set", "builtins.bytearray", "builtins.complex", "_codecs.encode"}
     | {f"torch._utils.{name}" for name in _REBUILD}
     | {f"torch.{name}" for name in _STORAGES}
     | {f"torch.cuda.{name}" for name in _STORAGES}
-    | {f"torch.{name}" for name in ITEM_SIZES}
+    | {f"torch.{name}" for name in (*ITEM_SIZES, *_QUANTIZED)}
     | {"torch.storage.UntypedStorage", "torch.storage.TypedStorage", "torch._tensor._rebuild_from_type_v2"}
     | {"torch.nn.parameter.Parameter", "torch.Tensor", "torch.Size", "torch.device", "torch.serialization._get_layout"}
 )
@@ -65,7 +69,9 @@ def _short(value: Any, depth: int = 2) -> str:
     if isinstance(value, FunctionCall):
         return f"{_short(value.target, 0)}({', '.join(_short(arg, depth - 1) for arg in value.args[:4])})" if depth else "…"
     if isinstance(value, Persistent):
-        return "<storage>"
+        # torch before 1.6 wrote the classes of modules so
+        is_class = isinstance(value.id, tuple) and value.id[:1] == ("module",) and len(value.id) > 1
+        return _short(value.id[1]) if is_class else "<storage>"
     if isinstance(value, (list, tuple, dict)):
         inside = islice(value.items() if isinstance(value, dict) else value, 4)
         return f"{type(value).__name__}({', '.join(_short(item, depth - 1) for item in inside)})" if depth > 0 else "…"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from functools import reduce
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
 from rankwise.weights.opcodes import FunctionCall, Global, PickleBytes, read_pickle
-from rankwise.weights.plain_files import beside, open_bytes, read_small, stamp_of
+from rankwise.weights.plain_files import beside, open_bytes, read_small, stamp_of, warn_if_cut_off
 from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.tensor_records import (
     ITEM_SIZES,
@@ -26,8 +25,6 @@ from rankwise.weights.tensor_records import (
 )
 from rankwise.weights.torch_file import read_embedded
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
-
-log = logging.getLogger("rankwise.weights")
 
 METADATA = ".metadata"
 FORMAT = "torch.distributed.checkpoint"  # also the module of all its classes
@@ -83,24 +80,14 @@ def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple
     return found
 
 
-_COPIED_PER_S = 5 << 20  # a copy counts as at least so fast, in bytes
-_SAVED_APART_S = 60.0
-
-
 def _check_one_save(folder: Path, extents: list[Extent]) -> None:
-    """Find files of two saves. torch writes `.metadata` last, so a save that ended half-way leaves the `.metadata` of the one before it."""
+    """Find files of two saves."""
     ends: dict[Path, int] = {}
     for extent in extents:
         ends[extent.path] = max(ends.get(extent.path, 0), extent.offset + extent.nbytes)
-    facts = {path: path.stat() for path in ends}
-    if longer := [path.name for path, end in ends.items() if facts[path].st_size > end]:
+    if longer := [path.name for path, end in ends.items() if path.stat().st_size > end]:
         raise Damaged(f"{longer[0]} is longer than {METADATA} says: it is of another save")
-    saved = (folder / METADATA).stat().st_mtime
-    later = saved + _SAVED_APART_S + sum(fact.st_size for fact in facts.values()) / _COPIED_PER_S  # a slow copy that kept no times
-    newer = [path.name for path, fact in facts.items() if fact.st_mtime > later]
-    if newer and any(fact.st_mtime <= saved for fact in facts.values()):
-        text = "%s: %d of %d files are much newer than %s, which torch writes last, and others are older; was a save over an older one"
-        log.warning(text + " cut off? Then the weights are of both", folder, len(newer), len(facts), METADATA)
+    warn_if_cut_off(folder / METADATA, ends)
 
 
 def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> TensorRecord:

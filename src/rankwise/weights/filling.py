@@ -93,7 +93,7 @@ class Target:
         if has_meta or self.loads_in_its_own_way or extra or not all(_is_plain(value) for value in self._tensors().values()):
             snapshot.copy_values()  # the model's own code may fail from here on, when half is done
         if self.loads_in_its_own_way:
-            self._load_state_dict(choice, reader, extra, has_meta)
+            self._load_state_dict(choice, reader, extra, has_meta, snapshot)
         else:
             self._fill_in_place(choice, reader, snapshot)
             for name, value in extra.items():
@@ -126,7 +126,7 @@ class Target:
     def _on_meta(self, current: torch.Tensor, ours: str, reader: TensorReader, theirs: str, record: TensorRecord) -> torch.Tensor:
         device, dtype = self._device or torch.device("cpu"), self._dtype_of(ours)
         is_copied = device.type != "cpu" or record.dtype != _name(dtype)
-        value = reader.read(theirs, record, is_lent=is_copied).to(device=device, dtype=dtype).contiguous()
+        value = reader.read(theirs, record, is_lent=is_copied).to(device=device, dtype=dtype).contiguous().reshape(current.shape)
         return torch.nn.Parameter(value, current.requires_grad) if isinstance(current, torch.nn.Parameter) else value
 
     def _assign(self, ours: str, value: Any) -> None:
@@ -134,7 +134,7 @@ class Target:
         module = self._model.get_submodule(path)
         (module._parameters if last in module._parameters else module._buffers)[last] = value
 
-    def _load_state_dict(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], assign: bool) -> None:
+    def _load_state_dict(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], assign: bool, before: Snapshot) -> None:
         """Load by the model's own hooks, which may know more than names. A tensor that they leave without a value is still an error."""
         handed = choice.fit.pairs if choice.fit.handed is None else choice.fit.handed
         values: dict[str, Any] = dict(reader.read_all(handed, choice.state.tensors))
@@ -144,15 +144,23 @@ class Target:
         said = load_by_own(self._model, {**values, **extra}, notes_by_own_names(handed, choice.state.notes), assign)
         missing, unexpected = said or ([], [])
         left = [name for name in missing if name not in choice.fit.left_alone and not is_extra_state(name)]
-        left += self._not_taken(choice, unexpected)
+        left += self._not_taken(choice, unexpected) + self._passed_over(choice, values, before)
         if left:
-            raise CheckpointError("RW734", f"the model's own loading left {', '.join(left[:6])} without a value")
+            names = ", ".join(list(dict.fromkeys(left))[:6])
+            steps = ("have the model's load_state_dict(), or the hook that leaves them out, take them",)
+            raise CheckpointError("RW734", f"the model's own loading left {names} without a value", next=steps)
         self._check_own(choice, values)
 
     def _not_taken(self, choice: Choice, unexpected: list[str]) -> list[str]:
         """Names in state_dict() that load_state_dict() does not take (quantized weights); second names of a tensor do not count."""
         taken = {memory_of(self._named[name]) for name in choice.fit.pairs if name not in unexpected}
         return [name for name in unexpected if name in choice.fit.pairs and memory_of(self._named[name]) not in taken]
+
+    def _passed_over(self, choice: Choice, values: dict[str, Any], before: Snapshot) -> list[str]:
+        """Tensors that are as before, though the checkpoint has another value: a class may not say what its load_state_dict() took."""
+        own = ((name, self._named[name]) for name in choice.fit.pairs)
+        kept = {name: value for name, value in own if type(value) in _PLAIN_TYPES and before.is_as_before(value)}
+        return [name for name, value in kept.items() if not same_bits(value, values[name].to(value).reshape(value.shape))]
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
         """Raise if the model's own loading made values that are not finite, though all numbers of the checkpoint are."""

@@ -186,7 +186,9 @@ def _tied_pairs(slots: Mapping[str, Wanted], pairs: Mapping[str, str]) -> dict[s
 def _agree(slot: Wanted, record: TensorRecord) -> bool:
     if record.unreadable:
         return True  # its shape is not known here; reading it says why
-    return slot.shape == record.shape and kind_of(slot.dtype) == kind_of(record.dtype)
+    is_scalar = slot.shape == () and record.shape == (1,)  # torch before 0.4 had no other, and FSDP1 takes no other
+    is_mask = slot.dtype == "bool" and record.dtype == "uint8"  # so before torch 1.2; numbers but 0 and 1 are refused later
+    return (is_scalar or slot.shape == record.shape) and (is_mask or kind_of(slot.dtype) == kind_of(record.dtype))
 
 
 def kind_of(dtype: str) -> str:

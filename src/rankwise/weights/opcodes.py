@@ -137,6 +137,8 @@ class _Machine:
         arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         if str(target) in ("collections.OrderedDict", "builtins.dict") and not arguments:
             return StateDictNode()
+        if str(target) == "collections.OrderedDict" and len(arguments) == 1 and _is_pairs(arguments[0]):  # as Python 2 wrote it
+            return StateDictNode(dict(arguments[0]))
         if str(target) == "builtins.set" and len(arguments) == 1 and isinstance(arguments[0], list):
             return list(arguments[0])
         made = FunctionCall(target, arguments)
@@ -257,6 +259,10 @@ def _notes(attributes: Any) -> dict[str, dict[str, Any]]:
         for name, about in noted.items()
         if isinstance(name, str) and isinstance(about, dict)
     }
+
+
+def _is_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
 
 
 def _dict_of(values: list[Any]) -> dict[Any, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from rankwise.weights.matching import Fit, Naming, Rules, Wanted, is_allowed, may_be_missing, namings, pair
 from rankwise.weights.parameter_names import notes_by_own_names
-from rankwise.weights.sharing import memory_of, write_into
+from rankwise.weights.sharing import memory_of, same_bits, write_into
 from rankwise.weights.state_dicts import StateDict
 from rankwise.weights.tensor_records import CheckpointError, is_extra_state
 from rankwise.weights.tensors import TensorReader
@@ -32,6 +32,9 @@ def loads_in_its_own_way(model: torch.nn.Module) -> bool:
         or (type(module)._load_from_state_dict is not plain and not type(module).__module__.startswith("torch.nn."))
         for module in model.modules()
     )
+
+
+_MARK = 113.0  # put into every tensor before a trial: one that still consists of it was given no value
 
 
 class OwnLoading:
@@ -58,18 +61,26 @@ class OwnLoading:
         notes = notes_by_own_names(naming.named, state.notes)
         snapshot = Snapshot(self._model)
         snapshot.copy_values()
+        marked = {name: value for name, value in state_of(self._model).items() if name in self._slots and _may_be_marked(value)}
         try:
             with torch.no_grad():
+                for tensor in marked.values():
+                    write_into(tensor, torch.full_like(tensor, _MARK))
                 said = load_by_own(self._model, values, notes, assign=is_on_meta(self._model))
+                kept = [name for name, value in state_of(self._model).items() if name in marked and bool((value == _MARK).all())]
         except Exception:
             return None  # these names are wrong, perhaps for a hook of the user
         finally:
             snapshot.restore()
-        return self._fit_of(state, naming, *said) if said is not None else None  # a model that returns nothing may have taken nothing
+        if said is None:
+            return None  # a model that returns nothing may have taken nothing
+        return self._fit_of(state, naming, *said, kept)
 
-    def _fit_of(self, state: StateDict, naming: Naming, missing: list[str], unexpected: list[str]) -> Fit:
+    def _fit_of(self, state: StateDict, naming: Naming, missing: list[str], unexpected: list[str], kept: list[str]) -> Fit:
         by_name = pair(self._slots, state.tensors, naming, self._rules)
         missing = [name for name in missing if not is_extra_state(name)]
+        known = {*by_name.pairs, *missing}
+        missing += [name for name in kept if name not in known]  # filled up from its own state_dict()
         allowed = [name for name in missing if may_be_missing(name, by_name.pairs, self._rules)]
         ignored = tuple(name for name in unexpected if is_allowed(name, naming.named, self._rules))
         handed = {name: theirs for name, theirs in naming.named.items() if name not in ignored}
@@ -83,6 +94,11 @@ class OwnLoading:
             ignored=ignored,
             handed=handed,
         )
+
+
+def _may_be_marked(value: Any) -> bool:
+    is_usual = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta and not value.is_inference()
+    return is_usual and value.is_floating_point() and value.itemsize > 1 and value.numel() > 0
 
 
 def load_by_own(
@@ -130,7 +146,7 @@ class Snapshot:
     def __init__(self, model: torch.nn.Module) -> None:
         self._containers: dict[int, tuple[Any, Any]] = {}
         self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor, bool]] = {}
-        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for module in model.modules():
             self._keep(vars(module))
 
@@ -141,7 +157,14 @@ class Snapshot:
         self.has_copies = True
         for tensor, data, _ in self._tensors.values():
             if not tensor.is_meta and memory_of(tensor) == memory_of(data):
-                self._copies.append((data, data.clone()))
+                self._copies[id(tensor)] = data, data.clone()
+
+    def is_as_before(self, tensor: torch.Tensor) -> bool:
+        """Whether this tensor of the model has the value it had when values were copied."""
+        if id(tensor) not in self._tensors or tensor.is_meta:
+            return False
+        old = self._copies.get(id(tensor), self._tensors[id(tensor)])[1]  # a tensor that was moved has left its old memory as it was
+        return same_bits(tensor, old.to(tensor))
 
     def restore(self) -> None:
         for container, content in self._containers.values():
@@ -153,7 +176,7 @@ class Snapshot:
                     tensor.data = data
                 if tensor.requires_grad != requires_grad:
                     tensor.requires_grad_(requires_grad)
-            for data, copy in self._copies:
+            for data, copy in self._copies.values():
                 write_into(data, copy)
 
     def _keep(self, value: Any) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UnreadableInput
 from rankwise.weights.tensor_records import CheckpointError, Damaged, Replaced
+
+log = logging.getLogger("rankwise.weights")
 
 _NEXT = ("check the path, and that it may be read",)
 
@@ -125,6 +129,21 @@ def beside(folder: Path, name: Any, named_by: str, is_folder: bool = False) -> P
         summary = f"{named_by} names {name}, which is not there"
         raise CheckpointError("RW736", summary, why=f"looked in {folder}", next=("copy all files of the checkpoint",))
     return path
+
+
+_COPIED_PER_S = 5 << 20  # a copy counts as at least so fast, in bytes
+_SAVED_APART_S = 60.0
+
+
+def warn_if_cut_off(last: Path, paths: Iterable[Path]) -> None:
+    """Tell of files of two saves. `last` is written last, so a save that ended half-way leaves that of the save before it."""
+    facts = {path: path.stat() for path in paths}
+    saved = last.stat().st_mtime
+    later = saved + _SAVED_APART_S + sum(fact.st_size for fact in facts.values()) / _COPIED_PER_S  # a slow copy that kept no times
+    newer = [path for path, fact in facts.items() if fact.st_mtime > later]
+    if newer and any(fact.st_mtime <= saved for fact in facts.values()):
+        text = "%s: %d of %d files are much newer than %s, which is written last, and others are older; was a save over an older one"
+        log.warning(text + " cut off? Then the weights are of both", last.parent, len(newer), len(facts), last.name)
 
 
 class FilePart(io.RawIOBase):

@@ -16,6 +16,8 @@ STORAGE_DTYPES = {
     "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
     "BoolStorage": "bool", "ComplexDoubleStorage": "complex128", "ComplexFloatStorage": "complex64", "UntypedStorage": "uint8",
 }  # fmt: skip
+# Calls whose first argument is the tensor: a parameter, or one that was on a device of XLA or MTIA
+_AROUND_ANOTHER = {f"torch._utils._rebuild_{kind}" for kind in ("parameter", "parameter_with_state", "device_tensor_from_cpu_tensor")}
 _MAX_DEPTH = 64
 _MAX_BITS = 200  # of a key that is a whole number: Python refuses to print very long ones
 _MAX_NAMED = 5_000_000
@@ -84,7 +86,7 @@ class _Rebuilder:
         name = str(call.target)
         args = call.args
         with as_damage(f"a tensor is described wrongly: {name[:80]}"):
-            if name in ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"):
+            if name in _AROUND_ANOTHER:
                 return self.tensor(args[0])
             if name == "torch._tensor._rebuild_from_type_v2" and is_dtensor(args[1]):
                 return self._dtensor(args[2], args[3])

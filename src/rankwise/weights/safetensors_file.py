@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.plain_files import beside, open_bytes, read_small
+from rankwise.weights.plain_files import beside, open_bytes, read_small, warn_if_cut_off
 from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.tensor_records import (
     ITEM_SIZES,
@@ -89,6 +89,7 @@ def read_index(path: Path, read: Callable[[Path], Content]) -> Content:
         if not isinstance(record, TensorRecord):
             raise Damaged(f"{path.name} says that {name[:100]} is in {shard}, where it is not")
         records[name] = record
+    warn_if_cut_off(path, [file for content in contents.values() for file in content.files])
     kinds = {content.format for content in contents.values()}
     index = Content("index", {}, (path,))
     return joined_content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, [index, *contents.values()])

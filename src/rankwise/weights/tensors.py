@@ -64,7 +64,7 @@ class TensorReader:
     def read_into(self, target: torch.Tensor, name: str, record: TensorRecord) -> None:
         """Read into a tensor of a model, without another copy if its dtype and memory are as in the file."""
         if target.dtype != torch_dtype(record.dtype) or target.shape != record.shape or not _is_plain_memory(target):
-            write_into(target, self.read(name, record, is_lent=True))
+            write_into(target, self.read(name, record, is_lent=True).reshape(target.shape))
             return
         self.check(name, record)
         with _told_of(name):
@@ -224,8 +224,8 @@ def check_range(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
 def _holds_all(dtype: torch.dtype, wanted: torch.dtype) -> bool:
     if dtype.is_floating_point or dtype.is_complex:
         return wanted.itemsize > 1 and torch.finfo(wanted).max >= torch.finfo(dtype).max  # a float8 may have no infinity, zero or sign
-    if dtype == torch.bool:
-        return True
+    if torch.bool in (dtype, wanted):
+        return dtype == torch.bool
     return torch.iinfo(wanted).max >= torch.iinfo(dtype).max and torch.iinfo(wanted).min <= torch.iinfo(dtype).min
 
 
