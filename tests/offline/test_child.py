@@ -124,6 +124,17 @@ def test_a_model_that_squeezes_its_output_gives_a_number_for_each_row(count: int
     assert np.concatenate([piece["output"] for piece in outcome["pieces"]]).tolist() == [X[row, 0] for row in worked(outcome)]
 
 
+class Compiled(nn.Module):
+    """As torch.compile wraps a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self._orig_mod(*inputs, **named)
+
+
 class Masked(nn.Module):
     """Takes its inputs in another order than tokenizers give them, and does without some."""
 
@@ -138,7 +149,8 @@ def test_inputs_go_by_name_where_the_model_has_a_parameter_of_each(names: str, o
     numbers = {"ids": 1, "mask": 2, "kinds": 3}
     columns = {name: np.full((2, 1), numbers.get(name, place)) for place, name in enumerate(names.split(), start=1)}
 
-    assert run(Masked(), columns)["pieces"][0]["output"].tolist() == [[output]] * 2
+    for model in (Masked(), Compiled(Masked())):
+        assert run(model, columns)["pieces"][0]["output"].tolist() == [[output]] * 2
 
 
 def test_the_inputs_of_a_program_go_by_name_too() -> None:

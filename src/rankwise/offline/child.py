@@ -333,6 +333,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def _signature_of(model: Any) -> inspect.Signature:
+    model = getattr(model, "_orig_mod", model)  # of a compiled model, whose own signature names nothing
     try:
         return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
     except (TypeError, ValueError):  # of some functions in C, and of TorchScript
