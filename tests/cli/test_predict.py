@@ -28,6 +28,7 @@ def test_the_summary_in_words_and_as_json(tmp_path: Path, capsys: pytest.Capture
     facts = json.loads(capsys.readouterr().out)
 
     assert "a.csv: 40 rows, in batches of 16" in words
+    assert "no row was run now" not in words
     assert (facts["rows"], facts["failed"]) == (40, 0)
     assert facts["batch"] in (1, 4, 16) and "the input has 40 rows" in facts["batch_why"]
     assert (tmp_path / "a.csv").read_text().splitlines()[0] == "row,id,output_0,output_1,output_2"
@@ -83,3 +84,14 @@ def test_what_the_model_prints_is_not_in_the_json(tmp_path: Path, workers: str) 
 
     assert json.loads(done.stdout)["rows"] == 10
     assert "built" in done.stderr
+
+
+def test_the_same_command_again_says_that_no_row_was_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever has edited the model in between would take the old output for a new one."""
+    path, _ = write(tmp_path, "npy", 20)
+    words = ["predict", *BUILD, "--input", str(path), "--output", str(tmp_path / "out.npy"), "--batch", "16"]
+
+    assert (main(words), main(words)) == (0, 0)
+
+    first, again = capsys.readouterr().out.split("out.npy: ")[1:]
+    assert "no row was run now" in again and "no row was run now" not in first

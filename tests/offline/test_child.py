@@ -96,6 +96,8 @@ def test_tensors_of_any_length_keep_their_dtype() -> None:
         ({"loss": None}, "nothing"),
         (torch.tensor(1.5), "a single number as 'output' for 4 rows"),
         ([torch.ones(4, 3), torch.ones(4, 2)], "a list of 2 tensors of 4 rows each; return them as a tuple"),
+        ({"state": (torch.ones(1, 4, 3), torch.ones(1, 4, 2))}, "a list of 2 tensors of 4 rows each; return them as a tuple"),
+        (torch.ones(2, 4, 3), "'output' with 4 rows in its second dimension ([2, 4, 3])"),
         ({"a": {"b": torch.ones(4)}}, "a dict as 'a', where a tensor"),
         (1.5, "a float as 'output'"),
     ],
@@ -107,6 +109,55 @@ def test_what_cannot_be_rows_fails_all_of_them_and_is_not_tried_in_halves(output
     assert [error[0] for error in outcome["errors"]] == [0, 1, 2, 3] and worked(outcome) == []
     assert words in outcome["errors"][0][2]
     assert runs == [4]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_a_model_that_squeezes_its_output_gives_a_number_for_each_row(count: int) -> None:
+    def squeezed(x: torch.Tensor) -> torch.Tensor:
+        if (x == 4).any():
+            raise ValueError("the third row")
+        return x[:, :1].squeeze()
+
+    outcome = run(squeezed, {"x": X[:count]})
+
+    assert worked(outcome) == [row for row in range(count) if row != 2]
+    assert np.concatenate([piece["output"] for piece in outcome["pieces"]]).tolist() == [X[row, 0] for row in worked(outcome)]
+
+
+class Compiled(nn.Module):
+    """As torch.compile wraps a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self._orig_mod(*inputs, **named)
+
+
+class Masked(nn.Module):
+    """Takes its inputs in another order than tokenizers give them, and does without some."""
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None, kinds: torch.Tensor | None = None) -> torch.Tensor:
+        return ids * 100 + (0 if mask is None else mask * 10) + (0 if kinds is None else kinds)
+
+
+@pytest.mark.parametrize(
+    ("names", "output"), [("ids kinds mask", 123), ("mask ids", 120), ("kinds ids", 103), ("0 1 2", 123), ("0 kinds", 130)]
+)
+def test_inputs_go_by_name_where_the_model_has_a_parameter_of_each(names: str, output: int) -> None:
+    numbers = {"ids": 1, "mask": 2, "kinds": 3}
+    columns = {name: np.full((2, 1), numbers.get(name, place)) for place, name in enumerate(names.split(), start=1)}
+
+    for model in (Masked(), Compiled(Masked())):
+        assert run(model, columns)["pieces"][0]["output"].tolist() == [[output]] * 2
+
+
+def test_the_inputs_of_a_program_go_by_name_too() -> None:
+    one, two, three = (torch.full((2, 1), number) for number in (1, 2, 3))
+    program = torch.export.export(Masked(), (one, two, three)).module()
+
+    assert run(program, {"ids": one, "kinds": three, "mask": two})["pieces"][0]["output"].tolist() == [[123], [123]]
 
 
 def test_a_row_whose_output_cannot_be_written_costs_itself() -> None:
@@ -178,6 +229,19 @@ def test_a_missing_value_is_named_where_the_model_fails_on_it() -> None:
     assert worked(outcome) == [0, 2]
     ((row, _, message),) = outcome["errors"]
     assert row == 1 and message.endswith("; 'a' is missing in this row")
+
+
+@pytest.mark.parametrize("missing", [[1.0, None, 3.0], [None, None, None]])
+def test_columns_of_a_matrix_are_no_inputs_of_their_own_where_a_number_is_missing(missing: list[float | None]) -> None:
+    """The second one would be an option of this model, which then gives the row a number all the same."""
+
+    def size(x: torch.Tensor, is_scaled: Any = False) -> torch.Tensor:
+        return x.sum(-1) / (10 if is_scaled else 1)
+
+    outcome = BatchRunner(size, "", stack=True)({"a": np.full(3, 5.0), "b": missing}, 3)
+
+    assert [row for row, _, _ in outcome["errors"]] == [row for row in range(3) if missing[row] is None]
+    assert [float(value) for piece in outcome["pieces"] for value in piece["output"]] == [5 + number for number in missing if number]
 
 
 def test_a_text_among_numbers_is_named_where_the_model_fails_on_it() -> None:

@@ -149,6 +149,19 @@ def test_a_sample_may_be_any_mapping() -> None:
     assert found[0].columns["y"].tolist() == [2.0]
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("given", [list, iter])
+def test_a_sample_of_more_parts_than_the_first_is_one_failed_row_and_not_cut_short(kind: Any, given: Any) -> None:
+    """Lists of token ids, say, of which the model would get as many as the first list has."""
+    samples = [kind([1, 2]), kind([3, 4, 5]), kind([6, 7])]
+
+    (found,) = batches(given(samples), 3)
+    (named,) = batches(given(samples), 3, ("0",), ("1",))
+
+    assert list(found.broken) == [1] and "3 parts, where the first sample has 2" in found.broken[1]
+    assert not named.broken and named.columns["0"].tolist() == [1, 3, 6]
+
+
 def test_entries_that_are_masked_fail_their_row() -> None:
     masked = np.ma.masked_equal(np.arange(6.0).reshape(3, 2), 3.0)
 
@@ -158,6 +171,19 @@ def test_entries_that_are_masked_fail_their_row() -> None:
     assert list(found.broken) == list(alone.broken) == [1]
     assert "masked entries" in found.broken[1]
     assert found.columns["0"][[0, 2]].tolist() == [[0.0, 1.0], [4.0, 5.0]]
+
+
+class Frame:
+    """Has rows and columns as a table of polars has, where [i] is a table of one row."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, i: int) -> Frame:
+        return self
+
+    def iter_columns(self) -> Iterator[Any]:
+        return iter(())
 
 
 class CachingLoader(Dataset[Any]):
@@ -185,6 +211,7 @@ def test_a_dataset_may_be_called_a_loader() -> None:
         ({"x": [1, 2]}, "a dict has no rows"),
         (b"x.npy", "a bytes has no"),
         (pa.table({"x": [1]}), "a Table has no"),
+        (Frame(), "a Frame has no"),
         (torch.tensor(1.0), "without a length"),
         (3, "neither"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,43 @@ def test_a_callable_is_known_by_what_it_carries(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="already there"):
         rankwise.predict(functools.partial(times, 3.0), tmp_path / "x.npy", tmp_path / "out.npy", **JOB)
+
+
+def test_a_job_of_a_model_in_memory_does_not_go_on_with_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_PART_BYTES", 1)
+    first, second = build(), build()
+    with torch.no_grad():
+        second[2].bias.add_(1)
+
+    def kill(done: int, *_: Any) -> None:
+        if done > 16:
+            raise Killed
+
+    with pytest.raises(Killed):
+        rankwise.predict(lambda: first, rows(50), tmp_path / "out.npy", on_progress=kill, **JOB)
+    with pytest.raises(PredictError, match="the model has other parameters") as caught:
+        rankwise.predict(lambda: second, rows(50), tmp_path / "out.npy", **JOB)
+    done = rankwise.predict(lambda: first, rows(50), tmp_path / "out.npy", **JOB)
+
+    assert caught.value.finding.code == "RW831"
+    assert (done.rows, done.resumed_rows) == (50, 16)
+
+
+def in_a_cell() -> Any:
+    return build()
+
+
+def test_what_a_notebook_runs_again_is_never_taken_for_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function of a cell has the same name when the cell was edited."""
+    write(tmp_path, "npy", 20)
+    notebook = types.ModuleType("__main__")
+    notebook.in_a_cell = in_a_cell  # type: ignore[attr-defined]
+    monkeypatch.setattr(in_a_cell, "__module__", "__main__")
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    rankwise.predict(in_a_cell, tmp_path / "x.npy", tmp_path / "out.npy", **JOB)
+
+    with pytest.raises(UsageError, match="already there"):
+        rankwise.predict(in_a_cell, tmp_path / "x.npy", tmp_path / "out.npy", **JOB)
 
 
 @pytest.mark.parametrize("what", ["input", "weights"])

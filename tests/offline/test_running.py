@@ -229,7 +229,7 @@ def test_the_same_command_again_has_nothing_to_do(tmp_path: Path) -> None:
 
     again = run(tmp_path, "out.parquet", model="build")
 
-    assert again.rows == COUNT
+    assert (again.rows, again.resumed_rows) == (COUNT, COUNT)
     assert (tmp_path / "out.parquet").stat().st_mtime_ns == before.st_mtime_ns
 
 

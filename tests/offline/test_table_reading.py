@@ -68,6 +68,7 @@ LONG = "longer than a view holds itself"
 LAYOUTS = [
     pc.run_end_encode(pa.array([1, 1, 2, 2])),
     pa.array(["a", LONG, "c", "d"], pa.string_view()),
+    pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], pa.uint32()), pa.array(["a", LONG], pa.string_view())),  # as polars writes
     pa.array([["a"], [LONG, None], None, []], pa.list_(pa.string_view())),
     pa.array([["a"], [LONG], None, ["d"]], pa.list_(pa.string_view(), 1)),
     pa.array(

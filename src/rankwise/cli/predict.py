@@ -165,6 +165,8 @@ def _result_text(done: dict[str, Any]) -> str:
 
     resumed = f", {done['resumed_rows']:,} of them by an earlier run" if done["resumed_rows"] else ""
     lines = [f"{done['output']}: {done['rows']:,} rows{resumed}, in batches of {done['batch']}, {duration_text(done['seconds'])}"]
+    if done["rows"] and done["resumed_rows"] == done["rows"]:
+        lines.append("no row was run now; if the code of the model has changed since, which is not looked at: --overwrite")
     if done["batch_why"] and done["rows"]:
         lines.append(f"batches of {done['batch']:,}: {done['batch_why']}")
     if done["failed"]:

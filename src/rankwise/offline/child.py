@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import io
 import json
 import os
 import resource
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, combinations, product
 from typing import Any
 
@@ -40,7 +43,21 @@ def build_runner(build: Any, weights: str, load: str, stack: bool) -> BatchRunne
         load_weights(model, weights)
     if isinstance(model, torch.nn.Module):
         evaluating(model)
-    return BatchRunner(model, load, stack)
+    runner = BatchRunner(model, load, stack)
+    runner.digest = "" if isinstance(build, str) else _digest_of(model)
+    return runner
+
+
+def _digest_of(model: Any) -> str:
+    """A checksum of the first numbers of each parameter: training changes them, running does not."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters() if isinstance(model, torch.nn.Module) else ():
+        with suppress(Exception):  # some have no shape yet, or a type of their own that cannot be cut
+            digest.update(as_array(parameter.detach().reshape(-1)[:_DIGESTED]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+_DIGESTED = 64
 
 
 def build_in_worker(stamp: tuple[str, tuple[int, int]] | None = None, **recipe: Any) -> Any:
@@ -69,6 +86,9 @@ class BatchRunner(torch.nn.Module):
         self._hidden: list[Any] = [model]
         if isinstance(model, torch.nn.Module) and not isinstance(model, torch.fx.GraphModule):
             self.model = model
+        self.digest = ""  # of the parameters, where nothing else tells one model from another
+        self._signature = _signature_of(model)
+        self._named = {name for name, each in self._signature.parameters.items() if each.kind in _NAMED}
         self._takes_indices = _takes_indices(model)
         self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
 
@@ -80,7 +100,7 @@ class BatchRunner(torch.nn.Module):
         done = _Done(length, patience, dtypes)
         self._run(columns, 0, length, done)
         outcome = {"spans": done.spans, "pieces": done.pieces, "errors": done.errors, "halved": done.halved, "gave_up": done.gives_up}
-        return {**outcome, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}
+        return {**outcome, "model": self.digest, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}
 
     def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: Mapping[str, str] | None = None) -> None:
         """Run all rows at once; if that fails, run both halves, so that one bad row costs itself only.
@@ -125,7 +145,7 @@ class BatchRunner(torch.nn.Module):
         arguments = self._arguments(columns, tightly)
         tried = [list(map(_dtype, arguments))]
         try:
-            return self._call(arguments)
+            return self._call(arguments, list(columns))
         except (TypeError, RuntimeError, IndexError) as error:
             check_gpu_usable(error)
             if is_out_of_memory(error):
@@ -137,7 +157,7 @@ class BatchRunner(torch.nn.Module):
                     continue
                 tried.append(kinds)
                 try:
-                    return self._call(others)
+                    return self._call(others, list(columns))
                 except Exception as other:
                     check_gpu_usable(other)
                     if is_out_of_memory(other):
@@ -147,9 +167,15 @@ class BatchRunner(torch.nn.Module):
                     wants_indices |= self._takes_indices and _is_about_indices(other)
             raise error from None
 
-    def _call(self, arguments: list[Any]) -> Any:
+    def _call(self, arguments: Sequence[Any], names: list[str]) -> Any:
+        """Several columns go by name if the model has a parameter of each name: tokenizers do not give their columns in the order of a
+        model's parameters, and an attention mask in the place of another input would raise no error."""
+        named: dict[str, Any] = {}
+        if 1 < len(arguments) == len(names) and self._named.issuperset(names):
+            bound = self._signature.bind_partial(**dict(zip(names, arguments)))
+            arguments, named = bound.args, bound.kwargs
         with torch.inference_mode():
-            return self._hidden[0](*arguments)
+            return self._hidden[0](*arguments, **named)
 
     def _arguments(
         self, columns: dict[str, Any], tightly: Mapping[str, str] | None, changed: Collection[int] = (), as_indices: bool = False
@@ -169,7 +195,9 @@ class BatchRunner(torch.nn.Module):
         values = list(columns.values())
         if tightly is not None:
             values = [_tight(value, tightly.get(name)) if isinstance(value, list) else value for name, value in columns.items()]
-        if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
+        if self._stack and len(values) > 1 and all(map(_is_of_matrix, values)):
+            if any(isinstance(value, list) for value in values):  # as inputs of their own they would be something else to the model
+                raise ValueError("columns of numbers make no matrix where one is missing")
             stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
             return [tensor(torch.from_numpy(stacked))]  # a new array, so the model may write to it
         # Copies: if the model fails, the same rows run again, and must be as they were before the model wrote to them.
@@ -222,6 +250,9 @@ def as_columns(outputs: Any, length: int) -> dict[str, Any]:
         raise Unusable("the model returned nothing (None): return its outputs from forward")
     for name, column in columns.items():
         if len(column) != length:
+            if isinstance(column, np.ndarray) and column.shape[1:2] == (length,):  # halves would seem to fit once they are as long
+                summary = f"the model returned {name!r} with {length} rows in its second dimension ({list(column.shape)})"
+                raise Unusable(f"{summary}, where they have to be in its first: batch_first=True, or transpose(0, 1)")
             raise ValueError(f"the model returned {len(column)} values as {name!r} for {length} rows")
     return columns
 
@@ -231,6 +262,8 @@ def _as_column(name: str, value: Any, length: int) -> Any:
         value = list(value.unbind())
     if is_numbers(value):
         array = as_array(value)
+        if not array.ndim and length == 1:  # a model that squeezes its output does so with a single row, too
+            return array.reshape(1)
         if not array.ndim:
             raise Unusable(f"the model returned a single number as {name!r} for {length} rows, where one value per row is wanted")
         return array
@@ -242,7 +275,7 @@ def _as_column(name: str, value: Any, length: int) -> Any:
     except TypeError as error:
         raise ValueError(f"the model returned something as {name!r} that cannot be written: {error}") from error
     shapes = {(item.dtype, item.shape) if isinstance(item, (np.ndarray, np.generic)) else None for item in entries}
-    if len(entries) != length and all(shape is not None and shape[1][:1] == (length,) for shape in shapes):
+    if len(entries) != length and all(shape is not None and length in shape[1][:2] for shape in shapes):
         raise Unusable(f"the model returned a list of {len(entries)} tensors of {length} rows each; return them as a tuple or a dictionary")
     return np.stack(entries) if len(shapes) == 1 and None not in shapes else entries
 
@@ -251,6 +284,13 @@ def _tight(values: list[Any], dtype: str | None) -> Any:
     """As an array where that can be made, of the type that the column has where no row is missing."""
     column = as_column(values)
     return np.asarray(values, dtype) if dtype and isinstance(column, np.ndarray) else column
+
+
+def _is_of_matrix(column: Any) -> bool:
+    """Whether it holds single numbers, some of which may be missing."""
+    if isinstance(column, list):
+        return all(value is None or isinstance(value, (int, float)) for value in column)
+    return is_numbers(column) and np.ndim(column) == 1
 
 
 def _oddness(column: list[Any], row: int) -> str:
@@ -287,6 +327,17 @@ def _changes(dtypes: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def _subsets(places: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [chosen for count in range(len(places) + 1) for chosen in combinations(places, count)]
+
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _signature_of(model: Any) -> inspect.Signature:
+    model = getattr(model, "_orig_mod", model)  # of a compiled model, whose own signature names nothing
+    try:
+        return inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):  # of some functions in C, and of TorchScript
+        return inspect.Signature()
 
 
 def _takes_indices(model: Any) -> bool:

@@ -34,6 +34,7 @@ class DatasetSource(Source):
         self.identity = {"dataset": type(dataset).__qualname__, "length": self.total}
         self.is_one_shot = not self._is_map  # a wrapper of a generator, or one that shuffles, may not begin at its first sample again
         self._iterator: Iterator[Any] | None = None
+        self._parts: int | None = None  # of the first sample that is a tuple or a list
         self._head: list[Row] = []  # of a source that can be read only once: its first rows, so that they can be compared first
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
@@ -58,7 +59,7 @@ class DatasetSource(Source):
             except Exception as error:
                 yield Row(why=f"{type(error).__name__}: {error}"[:2000])
             else:
-                yield _row(sample)
+                yield self._row(sample)
 
     def _of_iterable(self) -> Iterator[Row]:
         """Rows of an iterable. An iterator that raises cannot go on, so that is an error of the whole input."""
@@ -67,7 +68,7 @@ class DatasetSource(Source):
         try:
             self._iterator = iter(self._dataset) if self._iterator is None else self._iterator
             for sample in self._iterator:
-                row = _row(sample)
+                row = self._row(sample)
                 if count < _SAMPLE:
                     self._head.append(row)
                 yield row
@@ -77,13 +78,25 @@ class DatasetSource(Source):
             steps = ("a map-style dataset (len and [i]) would lose only the sample that fails",)
             raise UnreadableInput(f"the dataset ended with an exception at row {count:,}", why=why, next=steps) from error
 
+    def _row(self, sample: Any) -> Row:
+        """A list of token ids looks like a sample with so many parts. Of a longer one the model would get only as many as the first has."""
+        if isinstance(sample, (tuple, list)):
+            self._parts = len(sample) if self._parts is None else self._parts
+            if len(sample) > self._parts and not self._selection.columns:
+                what = f"it has {len(sample)} parts, where the first sample has {self._parts}"
+                return Row(why=f"{what}: a list that is one input is given as the only part of a tuple, (sample,)")
+        return _row(sample)
+
+
+_OF_TABLES = ("keys", "itercolumns", "iter_columns")  # of dictionaries and pandas, pyarrow, polars: [i] gives no row of these
+
 
 def _refuse_what_has_no_rows(dataset: Any) -> None:
     name = type(dataset).__name__
     is_dataset = _is_of_torch(dataset, "Dataset")
     if _is_of_torch(dataset, "DataLoader") or (name.endswith("Loader") and hasattr(dataset, "dataset") and not is_dataset):  # timm's, ours
         raise UsageError(f"a {name} gives batches, where single rows are wanted", next=("pass loader.dataset",))
-    if hasattr(dataset, "keys") or hasattr(dataset, "itercolumns") or isinstance(dataset, (bytes, bytearray)):
+    if any(hasattr(dataset, name) for name in _OF_TABLES) or isinstance(dataset, (bytes, bytearray)):
         steps = ("pass a list with one sample per row, or write the table to a .parquet file",)
         raise UsageError(f"a {type(dataset).__name__} has no rows that go by numbers", next=steps)
 

@@ -62,6 +62,7 @@ class Executor:
         self.patience = 0  # the job ends if so many of the first rows fail alike; 0: never
         self.ran_out = False  # True after a batch was too large for the memory and was halved
         self.peak_bytes = 0  # the most memory that a process with the model has taken
+        self.model = ""  # the digest of the model that has run, where its build cannot be recognised
         self._failed: list[dict[str, Any]] = []  # rows that failed before any row has worked
         self._ended: list[dict[str, Any]] = []  # those rows that ended their worker
 
@@ -110,6 +111,7 @@ class Executor:
         self.patience = 0 if outcome["spans"] else self.patience
         self.ran_out |= outcome["halved"]
         self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
+        self.model = outcome["model"]
         return outcome
 
     def _by_halves(self, batch: Batch, rows: Rows, kind: str, message: str) -> dict[str, Any]:
@@ -176,7 +178,7 @@ def _pool_of(recipe: Recipe) -> Any:
     return Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
 
 
-_NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
+_NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0, "model": ""}
 _MAX_ENDED = 4  # so many rows may end their worker before any row has worked: each costs a new worker
 _BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, or one that runs past the limit
 

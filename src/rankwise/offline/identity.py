@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rankwise.offline.row_batches import Selection
 from rankwise.offline.values import as_array, is_numbers
 
 _FIRST_ROWS = 4
-_UNKNOWN = "a callable that cannot be pickled"
+UNKNOWN = "a callable of that process only"  # a lambda, or a function of a notebook: nothing tells what it returns now
 
 
 def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int | str) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int
 
 def is_certain(identity: dict[str, Any], source: Source) -> bool:
     """Whether the same identity means the same results; it does not for objects of which only the type is known."""
-    return source.is_recognisable and identity["build"] != _UNKNOWN
+    return source.is_recognisable and identity["build"] != UNKNOWN
 
 
 def _of_build(recipe: Recipe) -> Any:
@@ -46,9 +47,12 @@ def _of_build(recipe: Recipe) -> Any:
     if isinstance(build, str):
         return of_path(Path(build)) if recipe.program and Path(build).is_file() else build
     try:
-        digest = hashlib.sha256(pickle.dumps(build)).hexdigest()
+        pickled = pickle.dumps(build)
     except Exception:  # its parts may raise anything
-        return _UNKNOWN
+        return UNKNOWN
+    if b"__main__" in pickled and not hasattr(sys.modules["__main__"], "__file__"):  # a notebook's cell may be edited and run again
+        return UNKNOWN
+    digest = hashlib.sha256(pickled).hexdigest()
     return f"{getattr(build, '__module__', '')}:{getattr(build, '__qualname__', type(build).__qualname__)} {digest[:16]}"
 
 

@@ -26,7 +26,7 @@ from rankwise.offline.checking import (
 )
 from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import LateFraction, Source
-from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
+from rankwise.offline.identity import UNKNOWN, first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.later_rows import LaterRows
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
@@ -71,7 +71,7 @@ class Predicted:
     output: str
     rows: int
     failed: int
-    resumed_rows: int  # rows that an earlier, interrupted run had done
+    resumed_rows: int  # rows that an earlier run had done: all of them, if there was nothing left to do
     batch: int
     seconds: float
     errors: str | None = None
@@ -141,11 +141,16 @@ class _Work:
         return is_certain(self.identity, self.source) and not (self.options.overwrite or self.options.restart)
 
 
+def _found(done: dict[str, Any]) -> Predicted:
+    """The result of an earlier run, where nothing is left to do: it says that nothing ran, or an edited model would seem to have run."""
+    return Predicted(**{**done, "resumed_rows": done["rows"]})
+
+
 def _run_to_address(work: _Work, remote: RemoteOutput) -> Predicted:
     options = work.options
     with remote.held():
         if work.may_be_done and (done := remote.finished(work.identity)):
-            return Predicted(**done)
+            return _found(done)
         remote.check_replaceable(work.identity, options.overwrite, options.restart)
         remote.fetch(anew=options.restart)
         here = replace(work, options=replace(options, overwrite=False, restart=False, errors=options.errors or remote.errors))
@@ -164,7 +169,7 @@ def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predi
     if is_ours and work.may_be_done:
         if folder_of(target).exists():  # the run was killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
-        return Predicted(**marker["predicted"])
+        return _found(marker["predicted"])
     if target.exists() and not is_placed(target, identity):
         if not is_same(read_marker(target), marker):  # another process has put it there, and finished, meanwhile
             raise JournalRemoved
@@ -189,6 +194,7 @@ class _Job:
     def __init__(self, work: _Work, workspace: Workspace) -> None:
         self._work, self._source, self._options, self._space = work, work.source, work.options, workspace
         self._most_failed = math.inf if work.options.max_errors is None else work.options.max_errors
+        self._is_checked = False  # whether the model is known for that of the earlier run
 
     def run(self) -> Predicted:
         started = time.monotonic()
@@ -229,6 +235,7 @@ class _Job:
                 text = "column %r has its first fraction in row %d or later: begun again, with all its numbers as floating point"
                 log.warning(text, late.name, late.first_row)
             self._space.begin_again(fractional=[*known, late.name])
+            self._is_checked = False
             self._source.take_for_fractional([late.name])
             return False
         return True
@@ -268,6 +275,7 @@ class _Job:
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
         for results in executor.run(later.note(batches_of(self._source, batch, done, self._space.position))):
             later.look_at(results)
+            self._check_model(executor.model)
             part.add(results)
             if len(results.rows) and len(forms) < _FORMS and (form := form_of(results)) not in forms:
                 forms.append(form)
@@ -283,6 +291,18 @@ class _Job:
             self._check_errors(failed)
         if part.results:
             self._flush(part)
+
+    def _check_model(self, digest: str) -> None:
+        """Stop if the model is not the one that began the job, as far as its parameters tell."""
+        if self._is_checked or not digest or self._work.identity["build"] != UNKNOWN:
+            return
+        self._is_checked = True
+        known = self._space.noted("model")
+        if known is None:
+            self._space.note(model=digest)
+        elif known != digest:
+            why = "the model has other parameters than in the earlier run: it was trained since, or what builds it draws random ones"
+            raise another_job(self._space.output, why)
 
     def _flush(self, part: NextPart) -> None:
         if was_rewritten(self._source.identity):

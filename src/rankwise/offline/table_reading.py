@@ -113,7 +113,7 @@ def plain(column: Any) -> Any:
     if is_number(column.type):
         return column
     if pa.types.is_dictionary(column.type):
-        return plain(column.dictionary_decode())
+        return plain(column.dictionary).take(column.indices)  # Arrow cannot decode one whose texts are views
     if pa.types.is_run_end_encoded(column.type):
         return plain(pc.run_end_decode(column))
     kind = _plain_type(column.type)
