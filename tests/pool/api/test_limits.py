@@ -225,6 +225,14 @@ def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch, replaced: st
         Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
 
 
+def test_a_frozen_program_is_refused_before_it_starts_itself_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(UsageError, match="frozen"):
+        Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
+    with Pool({"echo": Model(f"{HERE}:echo")}, workers=0) as pool:
+        assert pool.submit("echo", 1).result() == 1
+
+
 APP = """
 import psutil, rankwise
 def build():
