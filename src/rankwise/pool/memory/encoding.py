@@ -12,11 +12,13 @@ import copy
 import importlib
 import io
 import marshal
+import operator
+import os
 import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -243,12 +245,36 @@ class _Pickler(pickle.Pickler):
     memory that the tensor is a part of (a graph's, that of its whole dataset), and leaves it on its GPU."""
 
     def reducer_override(self, value: Any) -> Any:
+        main = sys.modules["__main__"]
+        if isinstance(value, type) and value.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
+            is_of_here = value.__qualname__.partition(".")[0] in vars(main)  # otherwise it came from the caller, who has it
+            return _of_main, (value.__qualname__, _by_value(value) if is_of_here else b"")
         torch = torch_module()
         if torch is None or type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_nested or value.is_meta:
             return NotImplemented
         if value.is_cpu and value.untyped_storage().nbytes() <= value.nbytes:
             return NotImplemented
         return (value.detach().clone() if value.is_cpu else value.detach().cpu()).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+@lru_cache(maxsize=256)
+def _by_value(kind: type) -> bytes:
+    """A class of a notebook, a prompt or an archive, where no worker could import it."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        steps = 'put it into a module, or: pip install "rankwise[notebook]"'
+        raise Unsendable(f"workers cannot import it, because it is not defined in a file; {steps}") from None
+    return bytes(cloudpickle.dumps(kind))
+
+
+def _of_main(name: str, data: bytes) -> Any:
+    try:
+        return operator.attrgetter(name)(sys.modules["__main__"])
+    except AttributeError:
+        if not data:
+            raise
+        return pickle.loads(data)
 
 
 def each_node(node: Node, act: Callable[[Node], Node]) -> Node:
