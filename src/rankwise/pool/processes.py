@@ -36,7 +36,7 @@ _STEP_S = 3.0  # no other thread holds a lock for so long
 
 def start(models: dict[str, Model], options: PoolOptions) -> Processes:
     _check_is_not_green()
-    _check_is_not_frozen()
+    _check_has_python()
     here = this_machine()
     wants_gpu = any(model.device != "cpu" for model in models.values())
     plan = plan_workers(here, options.workers, wants_gpu, options.threads, options.pin)
@@ -56,11 +56,11 @@ def _check_is_not_green() -> None:
         )
 
 
-def _check_is_not_frozen() -> None:
-    if getattr(sys, "frozen", False):
+def _check_has_python() -> None:
+    if getattr(sys, "frozen", False) or not sys.executable:
         raise UsageError(
-            "this program is frozen (by PyInstaller, say), and has no Python that workers could run in",
-            why=f"workers are started by `{sys.executable} -c …`; that is the program itself, which would start a pool again, without end",
+            "this program is frozen (by PyInstaller, say) or embeds Python, and workers have no interpreter to run in",
+            why=f"sys.executable is {sys.executable!r}; where that is the program itself, it would start a pool again, without end",
             next=("let the models run in this process: Pool(models, workers=0)", "or in one of their own: rankwise serve MODELS.toml"),
         )
 

@@ -225,8 +225,11 @@ def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch, replaced: st
         Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
 
 
-def test_a_frozen_program_is_refused_before_it_starts_itself_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
+def test_a_program_without_an_interpreter_is_refused_before_it_starts_itself_again(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setattr(sys, name, value, raising=False)
     with pytest.raises(UsageError, match="frozen"):
         Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
     with Pool({"echo": Model(f"{HERE}:echo")}, workers=0) as pool:
