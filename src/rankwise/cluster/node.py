@@ -214,7 +214,7 @@ def with_arrays_moved(node: Node, arrays: Sequence[np.ndarray[Any, Any]], put: C
     """The same node with its bytes elsewhere: `put` gets the bytes, and returns their new place."""
 
     def moved(leaf: Node) -> Node:
-        if leaf[0] in ("T", "N", "P"):
+        if leaf[0] in ("T", "N", "P", "R"):
             return (*leaf[:-1], put(_bytes_at(leaf[-1], arrays)))
         if leaf[0] == "S":  # its items are inside, as nodes
             hollow, items = marshal.loads(_bytes_at(leaf[2], arrays).tobytes())

@@ -7,6 +7,7 @@ import logging
 import math
 import select
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -35,6 +36,7 @@ _STEP_S = 3.0  # no other thread holds a lock for so long
 
 def start(models: dict[str, Model], options: PoolOptions) -> Processes:
     _check_is_not_green()
+    _check_has_python()
     here = this_machine()
     wants_gpu = any(model.device != "cpu" for model in models.values())
     plan = plan_workers(here, options.workers, wants_gpu, options.threads, options.pin)
@@ -51,6 +53,15 @@ def _check_is_not_green() -> None:
             "threads and sockets of this process are not real ones: gevent or eventlet has replaced them (monkey_patch)",
             why="a pool waits in threads of its own, and where these are green, everything else would wait with them",
             next=("use real threads: gunicorn --worker-class gthread", "or a process for the models: rankwise serve MODELS.toml"),
+        )
+
+
+def _check_has_python() -> None:
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise UsageError(
+            "this program is frozen (by PyInstaller, say) or embeds Python, and workers have no interpreter to run in",
+            why=f"sys.executable is {sys.executable!r}; where that is the program itself, it would start a pool again, without end",
+            next=("let the models run in this process: Pool(models, workers=0)", "or in one of their own: rankwise serve MODELS.toml"),
         )
 
 

@@ -225,6 +225,17 @@ def test_green_threads_are_refused(monkeypatch: pytest.MonkeyPatch, replaced: st
         Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
 
 
+@pytest.mark.parametrize(("name", "value"), [("frozen", True), ("executable", "")])
+def test_a_program_without_an_interpreter_is_refused_before_it_starts_itself_again(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setattr(sys, name, value, raising=False)
+    with pytest.raises(UsageError, match="frozen"):
+        Pool({"echo": Model(f"{HERE}:echo")}, workers=1)
+    with Pool({"echo": Model(f"{HERE}:echo")}, workers=0) as pool:
+        assert pool.submit("echo", 1).result() == 1
+
+
 APP = """
 import psutil, rankwise
 def build():

@@ -121,6 +121,31 @@ def test_an_interrupt_ends_the_wait_at_the_end(tmp_path: Path) -> None:
     assert rest.count("the pool is closed") == 3
 
 
+IN_A_PROCESS = """
+import multiprocessing, time, rankwise
+def build():
+    return lambda seconds, tag: (time.sleep(seconds), tag)[1]
+def run(queue):
+    pool = rankwise.Pool({"m": rankwise.Model(build)}, workers=1)
+    for tag in "abc":
+        pool.submit("m", 0.05, tag).add_done_callback(lambda future: queue.put(future.result()))
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=run, args=(queue,))
+    process.start()
+    process.join()
+    print(*[queue.get(timeout=10) for _ in range(3)])
+"""
+
+
+def test_a_process_of_multiprocessing_finishes_what_it_submitted(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(IN_A_PROCESS)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100)
+
+    assert done.stdout == "a b c\n", done.stderr
+
+
 UNDER_THE_GUARD = """
 import rankwise, torch
 if __name__ == "__main__":

@@ -36,6 +36,13 @@ class Times(torch.nn.Module):
 def build():
     return Times(factor)
 """
+BOX = """
+class Box:
+    def __init__(self, x):
+        self.x = x
+    def __mul__(self, by):
+        return Box(self.x * by)
+"""
 OPEN = """pool = rankwise.Pool({"named": rankwise.Model(build), "nameless": rankwise.Model(lambda: Times(2 * factor))}, workers=1)"""
 
 
@@ -53,11 +60,16 @@ def test_functions_of_cells_and_a_running_loop() -> None:
         "print((await pool.asubmit('named', torch.tensor([2.0]))).item())",
         "print([y.item() async for y in pool.amap('named', [torch.tensor([float(i)]) for i in range(3)])])",
         "import asyncio\nprint([y.item() for y in await asyncio.gather(*[pool.asubmit('nameless', torch.ones(1)) for _ in range(3)])])",
+        BOX,
+        "local = rankwise.Pool({'named': rankwise.Model(build)}, workers=0)",
+        "print([(type(y) is Box, y.x) for y in [each.submit('named', Box(2.0)).result() for each in (pool, local)]])",
+        "print(Box.__mul__.__globals__ is globals())",
         "pool.close()",
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["3.0 [6.0, 6.0]", "6.0", "[0.0, 3.0, 6.0]", "[6.0, 6.0, 6.0]"]
+    values, boxes = ["3.0 [6.0, 6.0]", "6.0", "[0.0, 3.0, 6.0]", "[6.0, 6.0, 6.0]"], ["[(True, 6.0), (True, 200.0)]", "True"]
+    assert done.stdout.splitlines() == values + boxes
 
 
 @pytest.mark.live

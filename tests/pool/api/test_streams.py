@@ -191,6 +191,33 @@ def test_amap_gives_results_while_its_source_waits_for_them(pool: Pool) -> None:
     assert asyncio.run(asyncio.wait_for(go(), 30)) == list(range(5))
 
 
+def test_an_async_source_may_enter_what_has_to_be_left_in_the_same_task(pool: Pool) -> None:
+    tasks = []
+
+    async def source(limited_at: int | None) -> AsyncIterator[Any]:
+        async with asyncio.timeout(None) as limit:
+            for i in range(4):
+                tasks.append(asyncio.current_task())
+                if i == limited_at:
+                    limit.reschedule(asyncio.get_running_loop().time() + 0.01)
+                if i == 3 and limited_at is not None:
+                    await asyncio.sleep(60)
+                yield i
+
+    async def slowly() -> None:
+        async for _ in pool.amap("echo", source(0), window=1):
+            await asyncio.sleep(0.1)
+
+    async def go() -> None:
+        assert await taken_async(pool.amap("echo", source(None))) == ([0, 1, 2, 3], None) and len(set(tasks)) == 1
+        found, error = await taken_async(pool.amap("echo", source(3)))
+        assert found == [0, 1, 2] and isinstance(error, TimeoutError)
+        with pytest.raises(asyncio.CancelledError):  # as in a loop over the source itself
+            await slowly()
+
+    asyncio.run(asyncio.wait_for(go(), 50))
+
+
 def test_leaving_amap_early_cancels_what_waits(pool: Pool) -> None:
     before = pool.stats()["models"]["sleeper"]["cancelled"]
 

@@ -8,8 +8,9 @@ import sys
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,11 @@ def frozen() -> Any:
 
 
 def both() -> Any:
-    return lambda x, more: x + more["m"]
+    return lambda x, more: x + (more["m"] if isinstance(more, dict) else more.m)
+
+
+def lengths() -> Any:
+    return lambda x, words: torch.stack([row + len(word) for row, word in zip(x, words)])
 
 
 def local_class() -> Any:
@@ -106,7 +111,7 @@ def echo() -> Any:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    names = ["oom", "two", "pairs", "attributes", "frozen", "both", "local_class", "echo"]
+    names = ["oom", "two", "pairs", "attributes", "frozen", "both", "lengths", "local_class", "echo"]
     with Pool({name: Model(f"{HERE}:{name}", max_batch=8) for name in names}, workers=1, lane_bytes="40MB") as pool:
         yield pool
 
@@ -133,9 +138,19 @@ def test_nobody_gets_the_rows_of_others_in_containers_of_peoples_own(pool: Pool,
     assert pool.submit(name, torch.ones(20, 2)).result(60)["y"].shape == (20, 2)
 
 
-def test_inputs_in_containers_that_are_not_cut_are_not_cut_beside_others(pool: Pool) -> None:
+@pytest.mark.parametrize("held", [lambda x: OrderedDict(m=x), lambda x: SimpleNamespace(m=x), lambda x: SimpleNamespace(m=x.numpy())])
+def test_inputs_in_containers_that_are_not_cut_are_not_cut_beside_others(pool: Pool, held: Callable[[torch.Tensor], Any]) -> None:
     x = torch.rand(20, 2)
-    assert torch.equal(pool.submit("both", x, OrderedDict(m=x)).result(60), 2 * x)
+    assert torch.equal(pool.submit("both", x, held(x)).result(60), 2 * x)
+
+
+def test_what_has_something_for_each_row_is_not_cut_beside_others(pool: Pool) -> None:
+    """The checks of rows see nothing as long as all rows have the same."""
+    x, words = torch.rand(20, 2), ["a" * i for i in range(20)]
+    for kind in (np.array, list, tuple, lambda words: np.array(words, object)):
+        for _ in range(5):
+            assert torch.equal(pool.submit("lengths", x, kind(["aa"] * 20)).result(60), x + 2)
+        assert torch.equal(pool.submit("lengths", x, kind(words)).result(60), x + torch.arange(20)[:, None])
 
 
 def test_arrays_in_any_container_give_arrays(pool: Pool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import Model, Pool, PoolClosed  # noqa: E402
-from rankwise.pool.memory.encoding import SHARED, TORCH_ONLY  # noqa: E402
+from rankwise.pool.memory.encoding import SHARED, TORCH_ONLY, pack, unpack  # noqa: E402
 
 HERE = "tests.pool.models"
 TORCH_NAMES = [name for name in (*SHARED, *TORCH_ONLY) if hasattr(torch, name)]
@@ -123,6 +124,15 @@ def test_objects_that_are_neither_travel_too(pool: Pool) -> None:
 
     assert back["set"] == {1, 2} and back["words"].tolist() == ["a", "bc"] and back["when"] == value["when"]
     assert back["sparse"].to_dense().equal(torch.eye(3))
+
+
+def test_a_part_of_a_tensor_in_an_object_travels_without_the_rest() -> None:
+    whole = torch.arange(300_000.0).view(3, 100_000)
+    node = pack(SimpleNamespace(part=whole[1, ::2], whole=whole[:, :10]), lambda array, owner: array.tobytes())
+    back = unpack(node, lambda place, *_: place)
+
+    assert node[1] < 210_000
+    assert back.part.equal(whole[1, ::2]) and back.whole.equal(whole[:, :10])
 
 
 def test_a_tensor_made_of_others_is_refused_as_an_input_that_cannot_be_sent(pool: Pool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ from rankwise.pool.stats import register
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
 _ENDING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # these close pools that are no longer referenced
+_FIRST = 100  # before the queues of multiprocessing, to which callbacks may pass results (10)
 
 
 class Pool:
@@ -63,6 +65,8 @@ class Pool:
         _LIVE.add(self)
         atexit.unregister(_finish_all)  # last registered runs first: this has to run before the exit handlers of what the engine imported
         atexit.register(_finish_all)
+        if multiprocessing.parent_process() is not None:  # multiprocessing ends its processes without the handlers of atexit
+            multiprocessing.util.Finalize(None, _finish_all, exitpriority=_FIRST)
 
     def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
         """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
@@ -316,7 +320,7 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
 def _finish_all() -> None:
     """At the end of the interpreter, finish what was submitted, as the standard library's executors do; but not after a Ctrl-C."""
     try:
-        if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # the exception that the script ended with
+        if KeyboardInterrupt not in (getattr(sys, "last_type", None), sys.exc_info()[0]):  # what the script, or a process of it, ended with
             for pool in list(_LIVE):
                 pool.close()
             for thread in list(_ENDING):

@@ -159,15 +159,20 @@ class AsyncStream:
     async def results(self, inputs: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
         source, waiting, number = aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs), self._waiting, 0
         coming: asyncio.Future[Any] | None = None
+        asked: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
+        asking = [asyncio.ensure_future(_ask(source, asked))] if isinstance(inputs, AsyncIterable) else []
         is_over = False
         try:
             while True:
                 while len(waiting) < self._window and not is_over:
-                    coming = coming or _next_of(source)
+                    coming = coming or _next_of(source, asked)
                     if coming.done():
                         await asyncio.sleep(0)  # a turn for the task that brings results
                     else:
-                        await asyncio.wait([coming, waiting[0]] if waiting else [coming], return_when=asyncio.FIRST_COMPLETED)
+                        arriving = [coming, *asking, waiting[0]] if waiting else [coming, *asking]
+                        await asyncio.wait(arriving, return_when=asyncio.FIRST_COMPLETED)
+                        if asking and asking[0].done():  # a timeout that the source has entered ended it, between two inputs
+                            coming.cancel()
                     if not coming.done() or (waiting and waiting[0].done()):  # a finished result must not wait for the source
                         break
                     if coming.exception() is None and coming.result() is _OVER:
@@ -183,7 +188,7 @@ class AsyncStream:
                     return
                 yield await waiting.popleft()
         finally:
-            left = [*waiting] if coming is None else [*waiting, coming]
+            left = [*waiting, *asking] if coming is None else [*waiting, *asking, coming]
             for waiter in left:
                 waiter.cancel()
             await asyncio.gather(*left, return_exceptions=True)  # or asyncio would complain about exceptions that were never retrieved
@@ -208,16 +213,31 @@ class AsyncStream:
                 is_hopeless = True
 
 
-def _next_of(source: Any) -> asyncio.Future[Any]:
-    """A future of the next input, from a source of either kind; `_OVER` at its end."""
-    if hasattr(source, "__anext__"):
-        return asyncio.ensure_future(anext(source, _OVER))
+def _next_of(source: Any, asked: asyncio.Queue[asyncio.Future[Any]]) -> asyncio.Future[Any]:
+    """A future of the next input, from a source of either kind; `_OVER` at its end. An async source is asked by `_ask`."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    if hasattr(source, "__anext__"):
+        asked.put_nowait(future)
+        return future
     try:
         future.set_result(next(source, _OVER))
     except Exception as error:
         future.set_exception(error)
     return future
+
+
+async def _ask(source: Any, asked: asyncio.Queue[asyncio.Future[Any]]) -> None:
+    """Get an input for each future, all in one task: a task group, a timeout or a context variable that a source enters has to be left in
+    the task where it was entered."""
+    while True:
+        future = await asked.get()
+        try:
+            future.set_result(await anext(source, _OVER))
+        except Exception as error:
+            future.set_exception(error)
+        except BaseException:
+            future.cancel()
+            raise
 
 
 async def awaited(future: Any) -> Any:

@@ -2,9 +2,9 @@
 
 A node is a tuple whose first item says what it is:
 ("T", dtype, shape, place) a tensor, ("N", dtype, shape, place) an array, ("=", value) a plain value, ("P", size, place) a pickled one,
-("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers, ("S", size, place) a container of another class with its items as nodes
-(or a tensor that is not plain memory), ("M", size, place) a node too long for a message. A place is the bytes themselves, or what the
-packer's `put` returned."""
+("R", size, place) a pickled one that may have rows, ("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers, ("S", size, place) a
+container of another class with its items as nodes (or a tensor that is not plain memory), ("M", size, place) a node too long for a message.
+A place is the bytes themselves, or what the packer's `put` returned."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import copy
 import importlib
 import io
 import marshal
+import operator
+import os
 import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -143,7 +145,7 @@ def unpack(node: Node, get: Get) -> Any:
     if tag == "{":
         return {key: unpack(item, get) for key, item in zip(node[1], node[2])}
     raw = get(node[2], "raw", (node[1],), False)
-    if tag == "P":
+    if tag == "P" or tag == "R":
         return unpickled(lambda: pickle.loads(raw))
     inner = marshal.loads(raw)
     if tag == "M":
@@ -213,7 +215,7 @@ def _pack_container(value: Any, put: Put, depth: int) -> Node:
 
 def _pack_shell(value: Any, items: list[Any], put: Put, depth: int) -> Node:
     places = {id(item): i for i, item in enumerate(items)}  # each item is replaced by its number
-    pickler = pickle.Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
+    pickler = _Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
     pickler.persistent_id = lambda found: places.get(id(found))  # type: ignore[method-assign]
     try:
         pickler.dump(value)
@@ -229,12 +231,50 @@ def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
 
 
 def _pickled(value: Any, put: Put) -> Node:
+    pickler = _Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
     try:
-        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        pickler.dump(value)
     except Exception as error:  # its __reduce__ may raise anything
         raise Unsendable(f"{type(value).__name__}: {error}") from error
-    array = np.frombuffer(data, np.uint8)
-    return ("P", len(array), put(array, array))
+    array = np.frombuffer(file.getbuffer(), np.uint8)
+    return ("P" if isinstance(value, np.generic) else "R", len(array), put(array, array))
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles an object of any class. A tensor in it travels by its own numbers, in ordinary memory: pickle itself takes along all the
+    memory that the tensor is a part of (a graph's, that of its whole dataset), and leaves it on its GPU."""
+
+    def reducer_override(self, value: Any) -> Any:
+        main = sys.modules["__main__"]
+        if isinstance(value, type) and value.__module__ == "__main__" and not os.path.isfile(getattr(main, "__file__", None) or ""):
+            is_of_here = value.__qualname__.partition(".")[0] in vars(main)  # otherwise it came from the caller, who has it
+            return _of_main, (value.__qualname__, _by_value(value) if is_of_here else b"")
+        torch = torch_module()
+        if torch is None or type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_nested or value.is_meta:
+            return NotImplemented
+        if value.is_cpu and value.untyped_storage().nbytes() <= value.nbytes:
+            return NotImplemented
+        return (value.detach().clone() if value.is_cpu else value.detach().cpu()).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+@lru_cache(maxsize=256)
+def _by_value(kind: type) -> bytes:
+    """A class of a notebook, a prompt or an archive, where no worker could import it."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        steps = 'put it into a module, or: pip install "rankwise[notebook]"'
+        raise Unsendable(f"workers cannot import it, because it is not defined in a file; {steps}") from None
+    return bytes(cloudpickle.dumps(kind))
+
+
+def _of_main(name: str, data: bytes) -> Any:
+    try:
+        return operator.attrgetter(name)(sys.modules["__main__"])
+    except AttributeError:
+        if not data:
+            raise
+        return pickle.loads(data)
 
 
 def each_node(node: Node, act: Callable[[Node], Node]) -> Node:

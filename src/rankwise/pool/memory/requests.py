@@ -199,9 +199,20 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
         return leaf
 
     found = each_node(node, outline)
-    if len(rows) != 1 or 0 in rows:
+    count = rows.pop() if len(rows) == 1 else 0
+    if not count or (count > 1 and any(_may_have_rows(item, count) for item in node[1])):
         return 0, None
-    return rows.pop(), exact_bytes(found)  # as keys of a dict, 1 and True would be the same
+    return count, exact_bytes(found)  # as keys of a dict, 1 and True would be the same
+
+
+def _may_have_rows(node: Node, count: int) -> bool:
+    """Whether this may have something for each of several rows, though it is no array of torch's: a list of as many values, or an object
+    (an array of words, a DataFrame). It cannot be cut, and a part of the rows beside all of it would be another request."""
+    if node[0] == "R":
+        return True
+    items = node[-1] if node[0] in ("[", "(", "{") else ()
+    is_list = node[0] != "{" and len(items) == count and all(item[0] not in ("T", "N") for item in items)
+    return is_list or any(_may_have_rows(item, count) for item in items)
 
 
 def cut(node: Node, start: int, stop: int) -> Node:

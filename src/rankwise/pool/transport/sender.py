@@ -190,7 +190,7 @@ def _to_lane(task: Task, arena: Arena) -> None:
     slots: list[Slot] = []
 
     def moved(leaf: Node) -> Node:
-        if leaf[0] not in ("T", "N", "P", "S") or type(leaf[-1]) is not bytes or len(leaf[-1]) <= _SMALL:
+        if leaf[0] not in ("T", "N", "P", "R", "S") or type(leaf[-1]) is not bytes or len(leaf[-1]) <= _SMALL:
             return leaf
         slot = arena.write(np.frombuffer(leaf[-1], np.uint8))
         if slot is None:
