@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -107,9 +108,8 @@ def _alone() -> Iterator[None]:
 
 
 def _name_of(work: Callable[[], Any]) -> str:
-    """What tells one piece of work from another, the same on every rank."""
-    line = getattr(getattr(work, "__code__", None), "co_firstlineno", 0)
-    return f"{getattr(work, '__qualname__', type(work).__name__)}" + (f" (line {line})" if line else "")
+    """What tells one function from another, the same on every rank; empty for methods: loggers may be other objects on other ranks."""
+    return f"{work.__qualname__} (line {work.__code__.co_firstlineno})" if isinstance(work, FunctionType) else ""
 
 
 def _check_all_are_here() -> None:
@@ -146,7 +146,7 @@ def _published(store: Any, key: str, mine: str) -> Any:
     if store.add(f"{key}/read", 1) == world_size() - 1:
         for name in (key, f"{key}/read", *parts):
             store.delete_key(name)
-    if theirs != mine:
+    if theirs and mine and theirs != mine:
         raise _left_out(f"rank {rank()} is in rank_zero({mine}), rank 0 was in rank_zero({theirs})")
     if not succeeded:
         raise train_error("RW711", f"rank 0 failed in its own work: {result}", 0)
