@@ -479,6 +479,20 @@ def misuse_step(how: str) -> None:
             step.state_dict()
 
 
+def loops_left_by_one_rank() -> None:
+    """As reinforcement learning does: each rank makes steps with samples of its own, and leaves them by a number of its own."""
+    model = wrap(small_model(), device="cpu")
+    step = Step(model, optimizer_of("sgd", model))
+    for _ in range(3):
+        samples = regression_data(16, seed=group.rank()).tensors
+        for x, y in step.over(zip(*(tensor.split(4) for tensor in samples))):
+            with step:
+                loss = mse_loss(model(x), y)
+            step.backward(loss)
+            if (step.count, group.rank()) == (6, 1):
+                break
+
+
 def step_of_ranks_that_share_samples(how: str) -> None:
     """Two pairs of ranks; each pair has a model, or half of it on either."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "layer"))

@@ -185,7 +185,7 @@ def slow_disk(folder: Path, asynchronous: bool) -> bool:
 
     os.fsync = slow
     checkpoints.save(1)
-    was_there = checkpoints.latest() is not None
+    was_there = bool(committed.all_saved(folder))
     has_returned.set()
     before = flat(model)
     with torch.no_grad():
@@ -523,3 +523,16 @@ def stands_somewhere(folder: Path, place: int | None = None, is_tensor: bool = F
         cursor.place = place + group.rank()
         checkpoints.save(1)
     return cursor.place
+
+
+def sums_of_a_metric(folder: Path, is_saved: bool) -> float:
+    """The sum of a metric as torchmetrics makes them: a module whose buffers are what this rank has seen."""
+    metric = nn.Module()
+    metric.register_buffer("total", torch.tensor(0.0))
+    checkpoints = Checkpoints(folder, model=wrap(nn.Linear(2, 2), device="cpu"), metric=metric)
+    if is_saved:
+        metric.get_buffer("total").add_(group.rank() + 1)
+        checkpoints.save(1)
+    else:
+        checkpoints.resume()
+    return metric.get_buffer("total").item()

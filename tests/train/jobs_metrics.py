@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from rankwise.train import Loader, Means, Predictions, group, rank_zero
+from rankwise.train import Loader, Means, Predictions, Step, group, rank_zero, wrap
 from tests.train.jobs import Numbers, Stream
 
 
@@ -109,3 +110,29 @@ def means_in_rank_zero() -> None:
     means = Means()
     means.add(2, loss=1.0)
     rank_zero(means.compute)
+
+
+def evaluated_by_rank_zero() -> tuple[list[float], float]:
+    """A wrapped model with buffers, which DDP sends in each forward, is called on rank 0 alone; then all train on."""
+    torch.manual_seed(group.rank())
+    model = wrap(nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), device="cpu")
+    step, x = Step(model, torch.optim.SGD(model.parameters(), lr=0.1)), torch.ones(3, 1)
+    seen = []
+    for _ in range(2):
+        for batch in step.over([x * group.rank() + torch.arange(3.0)[:, None]]):
+            with step:
+                loss = model(batch).mean()
+            step.backward(loss)
+        with torch.no_grad():
+            seen.append(rank_zero(lambda: float(model(x).mean())))
+    return seen, float(model.module[1].running_mean.sum())
+
+
+def calls_left_out(how: str) -> None:
+    """Rank 0 makes a call that the others leave out."""
+    rank_zero(lambda: "the first")
+    if group.rank() == 0:
+        Means().compute() if how == "gathered" else rank_zero(lambda: "its own")
+    elif how == "gathered":
+        Predictions(Loader(Numbers(4), batch_size=2)).gather()
+    rank_zero(lambda: "the next")

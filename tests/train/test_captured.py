@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import random
-from collections import namedtuple
+from collections import Counter, namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,13 @@ Point = namedtuple("Point", "x y")
 
 def test_numbers_of_numpy_become_pythons_in_containers_that_stay_what_they_are() -> None:
     model = nn.Linear(1, 1).state_dict()
-    state = plain_numbers({"rates": [np.float64(0.5)], "at": Point(np.int64(3), True), "model": model, "array": (np.bool_(True), "x")})
+    kept = {"rates": [np.float64(0.5)], "at": Point(np.int64(3), True), "counted": Counter([4, 4])}
+    state = plain_numbers({**kept, "model": model, "array": (np.bool_(True), "x")})
 
     assert state["rates"] == [0.5] and type(state["rates"][0]) is float
     assert state["at"] == Point(3, True) and type(state["at"]) is Point and type(state["at"].x) is int
     assert state["array"] == (True, "x") and state["array"][0] is True
+    assert list(loaded(state["counted"]).elements()) == [4, 4]
     assert state["model"]._metadata == model._metadata  # type: ignore[attr-defined]
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections import namedtuple
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from torch import nn
 
 from rankwise import train
 from rankwise.errors import TrainError, UsageError
-from rankwise.train import committed
+from rankwise.train import committed, group
 from tests.families import mostly_live
 from tests.train.farm import Farm
 from tests.train.jobs import Stream, flat, regression_data, small_model
@@ -536,3 +537,63 @@ def test_an_optimizers_state_is_not_given_to_parameters_in_another_order(tmp_pat
     with pytest.raises(TrainError, match=r"RW710.* in another order: a.weight where b.weight is now"):
         train.Checkpoints(tmp_path, **things("b", "a")).resume()
     assert train.Checkpoints(tmp_path, model=things("b", "a")["model"]).resume() == 1
+
+
+def test_a_scheduler_that_counts_goes_on_counting(tmp_path: Path) -> None:
+    """After a warm-up, MultiStepLR is asked for the elements of its milestones, which are a Counter."""
+
+    def things() -> tuple[Any, train.Checkpoints]:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        rates = torch.optim.lr_scheduler
+        parts: Any = [rates.LinearLR(optimizer, 0.1, 1, 3), rates.MultiStepLR(optimizer, [2])]
+        scheduler = rates.SequentialLR(optimizer, parts, [3])
+        optimizer.step()
+        return scheduler, train.Checkpoints(tmp_path, model=model, optimizer=optimizer, scheduler=scheduler)
+
+    undisturbed, checkpoints = things()
+    checkpoints.save(0)
+    resumed, checkpoints = things()
+    checkpoints.resume()
+
+    for _ in range(6):
+        undisturbed.step()
+        resumed.step()
+        assert resumed.get_last_lr() == undisturbed.get_last_lr()
+
+
+def test_the_newest_is_the_one_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = committed.begin
+    monkeypatch.setattr(committed, "begin", lambda *args: (time.sleep(0.1), begin(*args))[1])
+    checkpoints = train.Checkpoints(tmp_path, model=nn.Linear(2, 2), asynchronous=True)
+
+    for step in (1, 2):
+        checkpoints.save(step)
+        assert checkpoints.latest() == tmp_path / f"step-{step:08d}" / "state.pt", "or the best one would be a copy of the one before"
+
+
+@pytest.mark.parametrize(
+    ("is_saved", "theirs", "said"),
+    [
+        (False, Path("runs/step-00000001/state.pt"), "rank 1 sees runs/step-00000001/state.pt, rank 0 sees no checkpoint"),
+        (True, None, "rank 1 cannot see"),
+        (True, b"{}", "rank 1 has other files in"),
+    ],
+)
+def test_a_folder_that_is_another_one_on_each_node_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_saved: bool, theirs: object, said: str
+) -> None:
+    checkpoints = train.Checkpoints(tmp_path, model=nn.Linear(2, 2))
+    if is_saved:
+        checkpoints.save(1)
+    monkeypatch.setattr(group, "gathered", lambda mine, _: [mine, theirs])
+
+    with pytest.raises(TrainError, match=said) as caught:
+        checkpoints.resume()
+
+    assert caught.value.finding.code == "RW710" and "the same on all nodes" in caught.value.finding.why
+
+
+def test_each_rank_gets_back_its_own_sums_of_a_metric(farm: Farm, tmp_path: Path) -> None:
+    assert farm.run("sums_of_a_metric", 2, jobs=JOBS, folder=tmp_path, is_saved=True) == [1.0, 2.0]
+    assert farm.run("sums_of_a_metric", 2, jobs=JOBS, folder=tmp_path, is_saved=False) == [1.0, 2.0]

@@ -52,3 +52,19 @@ def test_a_call_of_all_ranks_in_work_of_rank_0_is_told_and_not_waited_for(farm: 
 
     assert [outcome.code for outcome in outcomes] == ["RW711", "RW711"], outcomes
     assert "all ranks must make" in outcomes[0].error
+
+
+def test_rank_0_may_call_a_wrapped_model_alone(farm: Farm) -> None:
+    (first, _), (second, _) = ranks = farm.run("evaluated_by_rank_zero", 2, jobs=JOBS)
+
+    assert first == second and len(set(first)) == 2
+    assert ranks[0][1] != ranks[1][1], "each rank's own statistics since the last forward that all made"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("gathered", "rank 1 is in predictions.gather(), rank 0 in means.compute()"), ("alone", "rank 0 was in rank_zero(")]
+)
+def test_a_call_that_some_ranks_left_out_is_told(farm: Farm, how: str, said: str) -> None:
+    outcomes = farm.ranks("calls_left_out", 2, jobs=JOBS, how=how)
+
+    assert outcomes[1].code == "RW208" and said in outcomes[1].error, outcomes

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from rankwise.errors import UsageError
 from rankwise.train import Predictions, Step
@@ -302,3 +302,13 @@ def test_a_stream_that_was_already_split_is_refused() -> None:
 
     with pytest.raises(UsageError, match="already split by node"):
         Loader(stream, batch_size=2)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_default_device_is_no_concern_of_the_loaders(num_workers: int) -> None:
+    """The generators of orders and seeds are the CPU's, also under torch.set_default_device("cuda"); "meta" stands for it here."""
+    data = TensorDataset(torch.arange(10))
+    with torch.device("meta"):
+        read = [batch for (batch,) in Loader(data, batch_size=4, shuffle=True, num_workers=num_workers)]
+
+    assert sorted(torch.cat(read).tolist()) == list(range(10))

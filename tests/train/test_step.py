@@ -78,6 +78,13 @@ def test_misuse_is_refused_on_every_rank(farm: Farm, how: str, code: str, said: 
     assert said in outcomes[0].error
 
 
+def test_a_loop_that_one_rank_alone_has_left_is_told_to_all(farm: Farm) -> None:
+    outcomes = farm.ranks("loops_left_by_one_rank", 2)
+
+    assert [outcome.code for outcome in outcomes] == ["RW705", "RW705"], outcomes
+    assert "rank 1 is in its loop number 3 over batches, rank 0 in number 2" in outcomes[0].error
+
+
 def test_a_rank_without_any_batch_is_named(farm: Farm) -> None:
     outcomes = farm.ranks("train_over_plain_dataloader", 2, lengths=[6, 0])
 

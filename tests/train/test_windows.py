@@ -19,7 +19,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Any:
     def answers(*of_windows: list[list[float]]) -> None:
         left = iter(of_windows)
         monkeypatch.setattr(group, "world_size", lambda: 1 + len(of_windows[0]))
-        monkeypatch.setattr(group, "gathered_numbers", lambda own: [own, *next(left)])
+        monkeypatch.setattr(group, "gathered_numbers", lambda own: [own, *([own[0], *theirs] for theirs in next(left))])
 
     return answers
 

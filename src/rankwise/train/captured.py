@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ def _rebuilt(thing: Any, changed: Callable[[torch.Tensor], torch.Tensor]) -> Any
     if isinstance(thing, dict):
         plain = {key: _rebuilt(value, changed) for key, value in thing.items()}
         if (notes := getattr(thing, "_metadata", None)) is None:
-            return plain
+            return Counter(plain) if isinstance(thing, Counter) else plain  # MultiStepLR asks for its elements
         noted = OrderedDict(plain)
         noted._metadata = OrderedDict(notes)  # type: ignore[attr-defined]  # where torch keeps it
         return noted

@@ -34,7 +34,7 @@ from rankwise.train.captured import (
     same_weights,
     seed_rng,
 )
-from rankwise.train.committed import STATE, Saved, not_written, unsafe
+from rankwise.train.committed import MANIFEST, STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
@@ -103,9 +103,9 @@ class Checkpoints:
         self._has_resumed = True
         for finding in damaged:
             self._tell(finding)
+        self._check_visible(saved)
         if saved is None:
             return 0
-        self._check_visible(saved)
         self._load(saved, _read(saved.state))
         if group.rank() == 0:
             log.info("resumed from %s", saved.path)
@@ -139,7 +139,9 @@ class Checkpoints:
             self._settle(rank_zero(self._join), is_logged=True)
 
     def latest(self) -> Path | None:
-        """The newest checkpoint's file, for `rankwise.load_weights`."""
+        """The newest checkpoint's file, for `rankwise.load_weights`; on rank 0 what `save` began beside the training is waited for."""
+        if self._writer is not None:
+            self._writer.wait()
         return next((saved.state for saved in committed.all_saved(self.folder)), None)
 
     def __enter__(self) -> Checkpoints:
@@ -159,11 +161,12 @@ class Checkpoints:
         mine = {name: thing.state_dict() for name, thing in self._things.items() if _is_read_by_rank(thing)}
         large: dict[str, Any] = {}  # rank 0 saves its own of these
         for name, thing in self._things.items():
-            if name not in mine and not isinstance(thing, (nn.Module, torch.optim.Optimizer, Loader, Step)):
+            if name not in mine and not _is_alike(thing):
                 with contextlib.suppress(Exception):  # rank 0's state is asked for again, and raises there
                     state = thing.state_dict()
-                    (mine if _is_small(state) else large)[name] = state
-        everyone = group.gathered((rng_state(), mine))
+                    is_small = _is_small(state)
+                    (mine if is_small else large)[name] = on_cpu(state, copy=False) if is_small else state
+        everyone = group.gathered((rng_state(), mine), "checkpoints.save()")
         names = [name for name in mine if all(name in theirs for _, theirs in everyone)]
         places = {name: _places([theirs[name] for _, theirs in everyone]) for name in names}
         return [generators for generators, _ in everyone], {**large, **places}
@@ -259,11 +262,18 @@ class Checkpoints:
             raise TrainError(damaged[0])
         return None, []
 
-    def _check_visible(self, saved: Saved) -> None:
-        blind = [rank for rank, sees in enumerate(group.gathered(saved.state.is_file())) if not sees]
-        if blind:
-            why = "the folder has to be the same on all nodes"
-            raise train_error("RW710", f"rank {blind[0]} cannot see {saved.state}, rank 0 can", why=why)
+    def _check_visible(self, saved: Saved | None) -> None:
+        """Raise unless all ranks see what rank 0 sees, because each reads by itself: nodes may have a folder of their own by that name."""
+        mine: Any = self.latest()
+        if saved is not None:
+            mine = (saved.path / MANIFEST).read_bytes() if saved.state.is_file() else None
+        everyone = group.gathered(mine, "checkpoints.resume()")
+        for rank, theirs in enumerate(everyone):
+            if theirs != everyone[0]:
+                found = f"cannot see {saved.state}, rank 0 can" if saved else f"sees {theirs}, rank 0 sees no checkpoint"
+                if saved and theirs:
+                    found = f"has other files in {saved.path} than rank 0"
+                raise train_error("RW710", f"rank {rank} {found}", why="the folder has to be the same on all nodes")
 
     def _load(self, saved: Saved, state: dict[str, Any]) -> None:
         is_sharded = (saved.path / "shards").is_dir()
@@ -296,6 +306,12 @@ def _is_read_by_rank(thing: Any) -> bool:
     return hasattr(thing, "__iter__") and not isinstance(thing, (nn.Module, Loader))
 
 
+def _is_alike(thing: Any) -> bool:
+    """Whether it is the same on all ranks. A module without parameters may not be: a metric of torchmetrics has each rank's own sums."""
+    is_model = isinstance(thing, nn.Module) and any(True for _ in thing.parameters())
+    return is_model or isinstance(thing, (torch.optim.Optimizer, Loader, Step))
+
+
 def _places(states: list[Any]) -> Any:
     """A single state if all ranks have the same one, which then serves any number of ranks; otherwise the states of all ranks."""
     # A tensor's own pickle holds its address.
@@ -306,7 +322,7 @@ def _places(states: list[Any]) -> Any:
 def _is_small(state: Any) -> bool:
     """Whether the state is small and may be the rank's own: a place in a file of tokens, a best loss, a random generator."""
     leaves = tree_leaves(state)
-    tensors = [leaf for leaf in leaves if type(leaf) is torch.Tensor and leaf.is_cpu]
+    tensors = [leaf for leaf in leaves if type(leaf) is torch.Tensor and not leaf.is_meta]
     numbers = [leaf for leaf in leaves if isinstance(leaf, (int, float, complex, str, bytes, np.generic, type(None)))]
     return len(tensors) + len(numbers) == len(leaves) and sum(tensor.nbytes for tensor in tensors) <= _SMALL
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -197,7 +198,7 @@ class Loader:
         facts |= {"shuffle": self.shuffle, "uneven": self.uneven}
         if isinstance(self.dataset, Subset) and (indices := np.asarray(self.dataset.indices)).dtype.kind in "iu":
             facts["checksum of the Subset's indices"] = crc32(indices.astype(np.int64).tobytes())  # random_split may draw by rank
-        everyone = group.gathered(facts)
+        everyone = group.gathered(facts, "step.over(loader)")
         for rank, theirs in enumerate(everyone):
             for name, value in theirs.items():
                 if value != everyone[0][name]:
@@ -212,7 +213,7 @@ class Loader:
         if options.get("persistent_workers") and self._open_loops:  # they begin anew for each loop, and other loops may read from them
             dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **{**options, "persistent_workers": False})
         plan = loop.plan
-        for step, batch in enumerate(dataloader):
+        for step, batch in enumerate(_begun(dataloader)):
             share = plan.share(step, self.rank)
             yield Portion(batch, len(share.positions), share.num_samples, plan.step_size(step), share.positions.start, self.length)
 
@@ -222,7 +223,7 @@ class Loader:
         options = self._dataloader_options()
         collate = options.pop("collate_fn", None) or default_collate
         shard = StreamShard(self.dataset, collate, self.loop.plan, self.rank, mixed_seed(self.seed, self.epoch))  # type: ignore[arg-type]
-        yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
+        yield from _begun(DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options))
 
     def _dataloader_options(self) -> dict[str, Any]:
         """The user's options, with a generator of our own, so that the DataLoader does not draw from the one the model uses."""
@@ -340,6 +341,13 @@ class _WorkerSeeds:
         seed_rng(self.seed, worker_id)
         if self.then is not None:
             self.then(worker_id)
+
+
+def _begun(dataloader: DataLoader[Any]) -> Iterator[Any]:
+    """The DataLoader's iterator, which draws a seed where our generator is, on the CPU, and forks workers, which may not use a GPU."""
+    has_other_default = torch.empty(0).device.type != "cpu"  # torch.set_default_device("cuda")
+    with torch.device("cpu") if has_other_default else nullcontext():
+        return iter(dataloader)
 
 
 def _unchanged(portion: Any) -> Any:

@@ -43,7 +43,7 @@ class Means:
     def compute(self) -> dict[str, float]:
         """The means over all samples of all ranks since the last call; NaN if there were none. All ranks must call this."""
         mine = {name: (float(self._sums.get(name, 0.0)), float(count)) for name, count in self._num_samples.items()}
-        everyone = group.gathered(mine)
+        everyone = group.gathered(mine, "means.compute()")
         self._sums, self._num_samples = {}, {}
         means = {}
         for name in dict.fromkeys(name for theirs in everyone for name in theirs):
@@ -102,7 +102,7 @@ class Predictions:
     def gather(self) -> torch.Tensor:
         """The rows of all ranks, one for each sample, in the order of the dataset. All ranks must call this."""
         filled = [rows for rows in self._rows if len(rows)]
-        by_rank = group.gathered((self._indices, len(self._rows), {_kind(rows) for rows in filled}))
+        by_rank = group.gathered((self._indices, len(self._rows), {_kind(rows) for rows in filled}), "predictions.gather()")
         if len({num_batches for _, num_batches, _ in by_rank}) > 1:
             fewest = min(range(len(by_rank)), key=lambda rank: by_rank[rank][1])
             raise _mismatch(f"rank {fewest} added {by_rank[fewest][1]} batches, others more", fewest)

@@ -92,7 +92,7 @@ def even_part(total: int, num_parts: int, part: int) -> tuple[int, int]:
 def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
     """The shuffled order of an epoch, which depends on these three numbers only."""
     generator = torch.Generator().manual_seed(mixed_seed(seed, epoch))
-    return torch.randperm(length, generator=generator)
+    return torch.randperm(length, generator=generator, device="cpu")
 
 
 def mixed_seed(*numbers: int) -> int:

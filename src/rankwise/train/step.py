@@ -70,6 +70,7 @@ class Step:
         self._loop: tuple[Loader, Loop] | None = None  # the loader and the loop that the batch is from
         self._is_window_open = False
         self._is_first = True
+        self._num_loops = 0  # over batches; all ranks make the same ones
         self._skips_in_a_row = 0
         self._open_no_sync = _NOTHING
         check_synchronised(model)
@@ -82,6 +83,7 @@ class Step:
         check_synchronised(self.model)  # again, because a process group may have been made since `__init__`
         check_unchanged(self.model)
         check_optimizer(self.optimizer, self.model)
+        self._num_loops += 1
         try:
             for micro in self._micros(batches, count):
                 self._clear_others()
@@ -139,8 +141,8 @@ class Step:
             batches.suit(fewest_samples(self.model))
             batches.check_agreement()
             if count is None:
-                return (streamed if batches.is_stream else planned)(batches, self.accumulate)
-        return counted(batches, self.accumulate, count or num_samples_in)
+                return streamed(batches, self.accumulate, self._num_loops) if batches.is_stream else planned(batches, self.accumulate)
+        return counted(batches, self.accumulate, count or num_samples_in, self._num_loops)
 
     def _clear_others(self) -> None:
         """Drop gradients from before a window: the loss of another model that goes through this one (GANs) leaves some."""

@@ -44,9 +44,9 @@ def window_of(plan: SamplePlan, first: int, accumulate: int) -> tuple[int, int]:
     return sum(map(plan.step_size, steps)), steps[-1]
 
 
-def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:
+def streamed(loader: Loader, accumulate: int, loop: int = 0) -> Iterator[Micro]:
     """The windows of a stream. A window is read whole, because only then it is known how many samples it has."""
-    portions = _read_alike(loader.portions(trains=True), accumulate)
+    portions = _read_alike(loader.portions(trains=True), accumulate, loop)
     while window := list(islice(portions, accumulate)):
         total = sum(portion.num_samples_global for portion in window)
         for number, portion in enumerate(window, 1):
@@ -54,13 +54,13 @@ def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:
             yield Micro(portion.batch, portion.num_samples, weight, number == len(window))
 
 
-def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[Micro]:
+def counted(batches: Iterable[Any], accumulate: int, count: Count, loop: int = 0) -> Iterator[Micro]:
     """The windows of any other batches: a window is read whole, then the ranks tell each other what they have.
 
     A rank that has fewer batches than another, or a batch in which nothing counts, takes part with its last batch that did count, at no
     weight: all ranks must do the same number of steps, and so of DDP's collectives.
     """
-    source = _with_counts(batches, accumulate, count)
+    source = _with_counts(batches, accumulate, count, loop)
     world_size = group.world_size()
     spare: Any = None
     is_first = True
@@ -69,7 +69,7 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
         for batch, samples in islice(source, accumulate):
             spare = batch if samples or spare is None else spare  # the mean loss of a batch in which nothing counts may be NaN
             window.append((spare, samples))
-        everyone = group.gathered_numbers([len(window), sum(samples for _, samples in window)])
+        everyone = _gathered(loop, [len(window), sum(samples for _, samples in window)])
         num_batches, total = int(max(batches for batches, _ in everyone)), sum(samples for _, samples in everyone)
         if num_batches == 0:
             return
@@ -81,16 +81,16 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
             yield Micro(batch, samples, samples * world_size / (total or 1), number == num_batches)
 
 
-def _with_counts(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[tuple[Any, float]]:
+def _with_counts(batches: Iterable[Any], accumulate: int, count: Count, loop: int) -> Iterator[tuple[Any, float]]:
     if not isinstance(batches, Loader):
         yield from ((batch, count(batch)) for batch in batches)
         return
     portions = batches.portions(trains=True)
-    for portion in _read_alike(portions, accumulate) if batches.is_stream else portions:
+    for portion in _read_alike(portions, accumulate, loop) if batches.is_stream else portions:
         yield portion.batch, count(portion.batch) if portion.num_samples else 0
 
 
-def _read_alike(portions: Iterator[Portion], accumulate: int) -> Iterator[Portion]:
+def _read_alike(portions: Iterator[Portion], accumulate: int, loop: int) -> Iterator[Portion]:
     """The portions of a stream, as long as all ranks read the same one. Each rank reads all of the stream and keeps its part.
 
     A sample that one rank alone skips (a failed download) shifts all samples after it, and a stream that ends earlier on one rank leaves
@@ -99,7 +99,7 @@ def _read_alike(portions: Iterator[Portion], accumulate: int) -> Iterator[Portio
     is_first = True
     while True:
         window = list(islice(portions, accumulate))
-        counts = group.gathered_numbers([len(window), sum(portion.num_samples_global for portion in window)])
+        counts = _gathered(loop, [len(window), sum(portion.num_samples_global for portion in window)])
         for rank, (_, num_samples) in enumerate(counts):
             if counts[rank] != counts[0]:
                 now = "at first" if is_first else "next"
@@ -114,6 +114,18 @@ def _read_alike(portions: Iterator[Portion], accumulate: int) -> Iterator[Portio
                     raise _other_samples(rank, f"rank {rank} reads other samples from the stream than rank 0{now}")
         is_first = False
         yield from window
+
+
+def _gathered(loop: int, numbers: list[float]) -> list[list[float]]:
+    """Every rank's numbers. Raises if a rank is in another loop: their steps would be taken together, and at the end one would wait."""
+    everyone = group.gathered_numbers([loop, *numbers])
+    for rank, (theirs, *_) in enumerate(everyone):
+        if theirs != everyone[0][0]:
+            summary = f"rank {rank} is in its loop number {theirs:.0f} over batches, rank 0 in number {everyone[0][0]:.0f}"
+            why = "one of them left a loop, by `break`, or left it out, and the others did not"
+            together = "decide on all ranks together: all_reduce the number that decides, then leave the loop or begin it"
+            raise train_error("RW705", summary, rank, why=why, next=(together,))
+    return [rest for _, *rest in everyone]
 
 
 def _other_samples(rank: int, summary: str) -> TrainError:

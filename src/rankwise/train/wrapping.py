@@ -66,6 +66,7 @@ def wrap(
         settings["device_ids"] = [device.index]
     wrapper = DistributedDataParallel(_compiled(model, compile), **{**settings, **ddp_options})
     remember(wrapper)
+    group.wrappers.add(wrapper)
     return wrapper
 
 
@@ -131,7 +132,7 @@ def find_unregistered(model: nn.Module) -> Iterable[str]:
 def check_same_model(model: nn.Module) -> None:
     """Raise if the ranks' models differ: DDP would average gradients of different parameters, or wait for ever."""
     mine = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
-    everyone = group.gathered(mine)
+    everyone = group.gathered(mine, "train.wrap()")
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
             raise _different(rank, theirs, everyone[0])
