@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,3 +253,20 @@ def test_a_script_that_another_program_runs_is_told_so(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "trace", "-T", "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
 
     assert "python -m trace" in done.stderr or sys.version_info >= (3, 12), done.stderr
+
+
+def _leaves_a_pool_open(results: Any) -> None:
+    pool = rankwise.Pool({"slow": rankwise.Model("tests.pool.models:slow_rows", args=(0.1,))}, workers=1)
+    for i in range(3):
+        pool.submit("slow", float(i)).add_done_callback(lambda done: results.put(done.result(0)))
+
+
+def test_a_process_of_multiprocessing_finishes_what_it_submitted() -> None:
+    context = multiprocessing.get_context("fork")  # such a process runs no exit handlers
+    results = context.Queue()
+    process = context.Process(target=_leaves_a_pool_open, args=(results,))
+    process.start()
+
+    assert [results.get(timeout=60) for _ in range(3)] == [0.0, 2.0, 4.0]
+    process.join(60)
+    assert process.exitcode == 0

@@ -63,6 +63,9 @@ class Pool:
         _LIVE.add(self)
         atexit.unregister(_finish_all)  # last registered runs first: this has to run before the exit handlers of what the engine imported
         atexit.register(_finish_all)
+        multiprocessing = sys.modules.get("multiprocessing")
+        if multiprocessing is not None and multiprocessing.parent_process() is not None:
+            multiprocessing.util.Finalize(None, _finish_in_child, exitpriority=100)  # a child that was forked ends without exit handlers
 
     def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
         """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
@@ -316,7 +319,7 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
 def _finish_all() -> None:
     """At the end of the interpreter, finish what was submitted, as the standard library's executors do; but not after a Ctrl-C."""
     try:
-        if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # the exception that the script ended with
+        if KeyboardInterrupt not in (getattr(sys, "last_type", None), sys.exc_info()[0]):  # the exception that the script ended with
             for pool in list(_LIVE):
                 pool.close()
             for thread in list(_ENDING):
@@ -324,6 +327,14 @@ def _finish_all() -> None:
     finally:
         for pool in list(_LIVE):
             pool.close(cancel=True, timeout=0)
+
+
+def _finish_in_child() -> None:
+    """At the end of a process of multiprocessing, which would wait for these threads only later."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    _finish_all()
 
 
 def _forget_in_child() -> None:
