@@ -325,6 +325,17 @@ def broken() -> torch.nn.Module:
     raise RuntimeError("there is no such layer")
 
 
+def built_once(path: str, how: str) -> torch.nn.Module:
+    """Only its first build succeeds."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        if how == "exits":
+            os._exit(4)
+        raise
+    return Moody()
+
+
 def deadly() -> torch.nn.Module:
     os._exit(4)
 
@@ -677,6 +688,27 @@ def makes_ones() -> Any:
 
 def wide_layers() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.Linear(1024, 64))
+
+
+class Clinging(torch.nn.Module):
+    """Hangs when it has to leave its worker, unless that happens as the worker ends."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def __del__(self) -> None:
+        time.sleep(600)
+
+
+def clinging() -> torch.nn.Module:
+    return Clinging()
+
+
+def constant_once(value: float, path: str) -> Any:
+    """Builds when the file is there."""
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    return lambda x: torch.full((1, 1), value)
 
 
 def with_a_process(has_session: bool) -> Callable[[torch.Tensor], int]:

@@ -72,6 +72,13 @@ def removed(model: str) -> PoolClosed:
     return PoolClosed(_found("RW802", f"model {model!r} was removed from the pool"))
 
 
+def overtaken(model: str) -> PoolClosed:
+    steps = ("nothing, if the later call was meant; otherwise wait for this reload before you make that call",)
+    return PoolClosed(
+        _found("RW802", f"model {model!r} was removed, or replaced by a later call, before this reload was done", instead=steps)
+    )
+
+
 def deadline_exceeded(model: str, deadline_s: float, was_running: bool) -> DeadlineExceeded:
     state = "was running" if was_running else "had not started, and will not"
     return DeadlineExceeded(_found("RW803", f"a task of model {model!r} was not done within {deadline_s:.3g} s; it {state}"))

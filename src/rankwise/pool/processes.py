@@ -18,7 +18,7 @@ from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
 from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.backend import Machine, PoolOptions, Requests, memory_limits, plan_workers, states_of, this_machine
-from rankwise.pool.errors import no_worker, pool_closed
+from rankwise.pool.errors import no_worker, overtaken, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
@@ -26,7 +26,7 @@ from rankwise.pool.schedule.state import ModelState, PoolPlan, TaskQueue, Worker
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, cut_up
 from rankwise.pool.transport.answers import Answers
 from rankwise.pool.transport.listener import Listener
-from rankwise.pool.transport.sender import FastPath, Sender, placed
+from rankwise.pool.transport.sender import FastPath, PlacedSpec, Sender
 from rankwise.pool.workers.supervisor import Lifecycle, Supervisor
 
 log = logging.getLogger("rankwise.pool")
@@ -87,10 +87,10 @@ class Processes:
         self.has_open_tasks, self.stats = state.has_open_tasks, state.snapshot
         self.encoder = InputEncoder(state.arena, state.input_bytes)
         self.no_room = self.encoder.no_room
-        places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may raise, so it comes before anything is opened
+        placed = {number: PlacedSpec(spec, state.arena) for number, spec in specs.items()}  # may raise, so nothing is open yet
         self._listener = Listener(self)
         self.help, self.read_in, self.let_go = self._listener.help, self._listener.read_in, self._listener.let_go
-        self._sender = Sender(state, places, self._listener.expect)
+        self._sender = Sender(state, placed, self._listener.expect)
         self._act = self._sender.act
         self._answers = Answers(state, self._act)
         fast_path = FastPath(state, self, self._listener.expect)
@@ -189,7 +189,8 @@ class Processes:
 
     def remove(self, name: str) -> None:
         with self._changing:
-            self._remove(self.models.pop(name), None)
+            model = self.models.pop(name)
+        self._remove(model, None)  # without the lock, because it settles futures, whose callbacks may add and remove models
 
     def reload(self, name: str, model: Model) -> Future[None]:
         """The new model is built beside the old one, which goes on answering until the new one is loaded."""
@@ -201,6 +202,8 @@ class Processes:
             error = loaded.exception()
             with self._changing:
                 old = self.models.get(name) if error is None and not done.cancelled() else None
+                if error is None and (old is None or old.number > state.number):
+                    old, error = None, overtaken(name)
                 if old is not None:
                     self.models[name] = state
             if old is not None:
@@ -296,8 +299,9 @@ class Processes:
         with self._lock:
             if self.state.is_closing:
                 raise self.state.closed()
-            self._sender.specs[state.number] = placed(spec, self.arena)
+            placed = PlacedSpec(spec, self.arena)
             self.state.add_model(state)
+            self._sender.specs[state.number] = placed
         return state
 
     def _remove(self, model: ModelState, successor: ModelState | None) -> None:
@@ -401,7 +405,7 @@ class Processes:
         """Drop the models that are to leave and have nothing left to do; forget those of them that were removed."""
         self._act(self._scheduler.leaving_drops(), now)
         for model in self.state.forget_departed():
-            del self._sender.specs[model.number]
+            self._sender.forget(model)
 
 
 def _comes_free(lock: threading.Lock) -> bool:

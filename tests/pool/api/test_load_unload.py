@@ -124,3 +124,14 @@ def test_a_load_and_a_reload_come_to_pass_while_tasks_keep_all_workers_busy() ->
                 next(results)
             assert future.done() and future.exception() is None
         results.close()
+
+
+@pytest.mark.parametrize("how", ["raises", "exits"])
+def test_a_replica_that_cannot_be_built_leaves_the_others_at_work(tmp_path: Path, how: str) -> None:
+    with Pool({"moody": Model(f"{HERE}:built_once", args=(str(tmp_path / "built"), how), replicas=2)}, workers=2) as pool:
+        with pytest.raises(RankwiseError) as caught:
+            pool.load("moody").result(LONG_S)
+
+        assert caught.value.finding.code == "RW807"
+        assert pool.submit("moody", torch.ones(2)).result(LONG_S).tolist() == [2.0, 2.0]
+        assert pool.stats()["models"]["moody"]["state"] == "ok" and replicas(pool, "moody") == 1

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.errors import RankwiseError, UsageError  # noqa: E402
-from rankwise.pool import Model, Pool  # noqa: E402
+from rankwise.pool import Model, Pool, PoolClosed  # noqa: E402
 from tests.pool.models import EXIT  # noqa: E402
 
 HERE = "tests.pool.models"
@@ -183,3 +183,60 @@ def test_what_a_worker_says_of_a_model_that_is_gone_harms_nobody(tmp_path: Path)
         backend.take_message(next(iter(backend.lifecycle.workers.values())), ("unbatchable", 999, "its rows depend on each other"))
 
         assert answer(pool, "first") == 1.0
+
+
+def test_what_was_asked_for_last_stays_however_long_builds_take(tmp_path: Path) -> None:
+    def model(value: float) -> Model:
+        return Model(f"{HERE}:constant_once", args=(value, str(tmp_path / f"{value}")))
+
+    (tmp_path / "1.0").touch()
+    with Pool({"first": model(1.0), "gone": model(1.0)}, workers=4) as pool:
+        slow, removed, quick = pool.reload("first", model(2.0)), pool.reload("gone", model(2.0)), pool.reload("first", model(3.0))
+        pool.remove("gone")
+        (tmp_path / "3.0").touch()
+        quick.result(LONG_S)
+        (tmp_path / "2.0").touch()
+
+        for future in slow, removed:
+            error = future.exception(LONG_S)
+            assert isinstance(error, PoolClosed) and "later call" in error.finding.summary
+        assert answer(pool) == 3.0 and pool.model("first").args[0] == 3.0
+        (tmp_path / "4.0").touch()
+        pool.add("gone", model(4.0))
+        assert answer(pool, "gone") == 4.0
+
+
+def test_a_load_is_done_where_a_reload_was_quicker(tmp_path: Path) -> None:
+    slow = Model(f"{HERE}:constant_once", args=(1.0, str(tmp_path / "1")))
+    with Pool({"first": slow}, workers=2) as pool:
+        loaded = pool.load("first")
+        pool.reload("first", Model(f"{HERE}:sleeper")).result(LONG_S)
+        loaded.result(LONG_S)
+        (tmp_path / "1").touch()
+
+
+def test_what_builds_carry_along_takes_no_room_once_they_are_gone() -> None:
+    def policy(value: int) -> Model:
+        return Model(f"{HERE}:weighty", args=(1, bytes([value]) * 1_000_000))
+
+    with Pool({"policy": policy(0)}, workers=1, lane_bytes="8MiB") as pool:
+        for value in range(1, 12):
+            pool.reload("policy", policy(value)).result(LONG_S)
+        assert pool.submit("policy", np.ones(2, np.float32)).result(LONG_S).tolist() == [1.0, 1.0]
+        end = time.monotonic() + LONG_S
+        while pool.stats()["lanes"]["inputs_used_bytes"] > 2_000_000:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_callback_may_add_a_model_where_another_is_removed(tmp_path: Path) -> None:
+    save(tmp_path / "w.pt", 1.0)
+    with Pool({"slow": Model(f"{HERE}:constant_once", args=(1.0, str(tmp_path / "1")))}, workers=1) as pool:
+        pool.load("slow").add_done_callback(lambda _: pool.add("other", constant(tmp_path / "w.pt")))
+        threading.Thread(target=pool.remove, args=("slow",), daemon=True).start()
+        end = time.monotonic() + LONG_S
+        while "other" not in pool.models:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        (tmp_path / "1").touch()
+        assert answer(pool, "other") == 1.0

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import DeadlineExceeded, Model, Pool, PoolFull  # noqa: E402
+from rankwise.pool.api import streams  # noqa: E402
 from rankwise.pool.api.streams import Stream, failed  # noqa: E402
 
 HERE = "tests.pool.models"
@@ -272,3 +273,21 @@ def test_a_source_is_not_slow_where_its_thread_had_to_wait_for_a_core(preempted:
 
     taken(Watched(lambda: Future(), lambda: False).results(source()))
     assert seen[0] is not preempted
+
+
+def test_the_garbage_collector_may_end_a_stream_in_the_middle_of_a_step(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_CANCEL_S", 0.05)
+    results = pool.map("sleeper", [0.05] * 4)
+    next(results)
+    backend: Any = pool._backend
+    ended = threading.Event()
+
+    def collect() -> None:
+        with backend.state.lock:  # the pool's own code allocates here, so the collector may run
+            results.close()  # type: ignore[attr-defined]
+        ended.set()
+
+    threading.Thread(target=collect, daemon=True).start()
+
+    assert ended.wait(60)
+    assert pool.submit("double", torch.ones(1)).result(60).tolist() == [2.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from typing import Any
 
 import pytest
@@ -82,3 +83,16 @@ def test_a_worker_that_cannot_be_made_leaves_no_descriptors(monkeypatch: pytest.
         WorkerHandle(1, Seat("cpu", 1))
 
     assert not open_files() - before
+
+
+def test_a_timeout_for_all_sockets_of_the_caller_is_not_the_pools() -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.05)  # as programs do that download something
+    try:
+        ours, theirs = pair()
+        with ours, theirs:
+            assert os.get_blocking(ours.fileno()) and os.get_blocking(theirs.fileno())  # the worker gets the file as it is
+        with Pool({"slow": Model("tests.pool.models:slow_rows", args=(0.2,))}, workers=1) as pool:
+            assert pool.submit("slow", torch.ones(2)).result(60).tolist() == [2.0, 2.0]
+    finally:
+        socket.setdefaulttimeout(before)

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -206,3 +207,13 @@ def test_without_a_free_file_it_says_what_is_short() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert raised.value.errno == errno.EMFILE
+
+
+def test_who_asks_whether_a_result_is_there_does_not_wait(pool: Pool) -> None:
+    pool.load("sleepy").result(LONG_S)
+    future, looks = pool.submit("sleepy", torch.full((1,), 0.5)), 0
+    while not future.done():
+        with suppress(TimeoutError):
+            future.result(0)
+        looks += 1
+    assert looks > 50  # it would be 5 if each waited for as long as a read waits

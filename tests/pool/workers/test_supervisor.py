@@ -22,6 +22,7 @@ from rankwise.pool import Model, ModelUnavailable, Pool, Quarantined, TaskHung  
 from rankwise.pool.schedule.scheduler import Scheduler  # noqa: E402
 from rankwise.pool.schedule.state import Holding, WorkerState  # noqa: E402
 from rankwise.pool.schedule.tasks import Task  # noqa: E402
+from rankwise.pool.workers import supervisor  # noqa: E402
 from rankwise.pool.workers.runner import is_out_of_memory  # noqa: E402
 from rankwise.pool.workers.supervisor import Supervisor  # noqa: E402
 from rankwise.weights.loading import load_weights  # noqa: E402
@@ -266,6 +267,16 @@ def test_a_model_is_built_elsewhere_where_another_one_has_left_no_files(tmp_path
         pool.submit("asked", "no more files").result(60)
 
         assert pool.submit("reads", torch.ones(1)).result(60).item() == 2.0
+        assert pool.stats()["restarts"] == 1
+
+
+def test_a_worker_that_hangs_outside_of_all_tasks_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STUCK_AFTER_S", 0.2)
+    with Pool({"clinging": Model(f"{HERE}:clinging"), "asked": Model(f"{HERE}:plain_sum")}, workers=1) as pool:
+        assert pool.submit("clinging", torch.ones(1)).result(60).item() == 2.0
+        pool.unload("clinging")
+
+        assert pool.submit("asked", torch.ones(2)).result(60) is not None
         assert pool.stats()["restarts"] == 1
 
 

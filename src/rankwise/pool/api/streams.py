@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import resource
+import sys
 import threading
 import time
 from collections import deque
@@ -82,8 +83,8 @@ class Stream:
                     yield from self._next()
                 last = monotonic()
         finally:
-            for entry in dict.fromkeys(waiting):
-                entry.cancel()
+            if waiting:
+                _cancel(list(dict.fromkeys(waiting)))
 
     def _was_preempted(self) -> bool:
         """Whether this thread had to wait for a core: then the time was not the source's. The workers may keep all cores busy."""
@@ -140,6 +141,29 @@ class Stream:
 
     def _unfinished(self) -> Any:
         return next((future for future in self._waiting if not future.done()), None)
+
+
+_CANCEL_S = 1.0
+
+
+def _cancel(entries: list[Any]) -> None:
+    """Cancel them in a thread of their own, because cancelling takes locks: where the garbage collector ends a stream, it has interrupted
+    this thread in the middle of any step, and the thread may hold one of them."""
+
+    def cancel_all() -> None:
+        for entry in entries:
+            entry.cancel()
+
+    if sys.is_finalizing():  # no thread would start any more
+        cancel_all()
+        return
+    thread = threading.Thread(target=cancel_all, name="rankwise-cancel", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads
+        cancel_all()
+    else:
+        thread.join(_CANCEL_S)
 
 
 def failed(error: BaseException) -> Future[Any]:

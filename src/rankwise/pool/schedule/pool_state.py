@@ -21,6 +21,7 @@ from rankwise.pool.schedule.tasks import Chunk, Item, Task, TaskFuture
 from rankwise.pool.stats import Counters
 
 log = logging.getLogger("rankwise.pool")
+_NEXT_REPLICA_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,15 @@ class PoolState:
             log.error("%s", error)
         self._fail_waiting(model, error)
 
+    def give_up_building(self, model: ModelState, error: BaseException, now: float) -> None:
+        """Fail all tasks of the model. If another worker holds it, these go on there, and one more replica is tried again later."""
+        if any(not (holding.is_loading or holding.is_leaving) for holding in self.scheduler.holdings_of(model)):
+            log.warning("another worker holds the model and goes on: %s", error)
+            model.not_before = now + _NEXT_REPLICA_S
+            self.tell_loaded(model, error)
+        else:
+            self.break_model(model, error)
+
     def break_all(self, why: str) -> None:
         error = no_worker(why)
         for model in self.scheduler.models.values():
@@ -320,7 +330,7 @@ class PoolState:
                 model.queue.forget(task)
                 hand_over(task)
                 successor.queue.push(task)
-        self.tell_loaded(model, removed(model.name))
+        self.tell_loaded(model, None if successor is not None else removed(model.name))
         self._departing.append(model)
         self.scheduler.let_leave(model)
 

@@ -233,7 +233,7 @@ class Answers:
         cause = raised((data, text), model.name)
         error = build_failed(model.name, text, model.build_failures, cause)
         error.__cause__ = cause
-        self._state.break_model(model, error)
+        self._state.give_up_building(model, error, now)
 
 
 def _read(worker: WorkerState, task: Task, ok: bool, data: Any) -> tuple[bool, Any]:

@@ -35,13 +35,24 @@ _ANCILLARY = socket.CMSG_SPACE(4 * _FD)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Both ends wait for as long as we say, whatever `socket.setdefaulttimeout` the caller's program has called."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.settimeout(None)
+    return ends
 
 
 def wait_at_most(sock: socket.socket, seconds: float) -> None:
     """Set how long to wait for a packet before BlockingIOError says that there is none; 0 waits for ever."""
     whole, part = divmod(int(seconds * 1e6), 1_000_000)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, part))
+
+
+def wait_for(fd: int, seconds: float) -> None:
+    """Wait until there is something to read, or the time is over."""
+    poll = select.poll()  # select takes no descriptor above 1,023
+    poll.register(fd, select.POLLIN)
+    poll.poll(1000 * seconds)
 
 
 def send(sock: socket.socket, message: Any, fds: tuple[int, ...] = (), wait: bool = False) -> bool:
@@ -302,7 +313,7 @@ class WorkerHandle:
 
     def kill_and_wait(self, seconds: float) -> None:
         if self.signal(signal.SIGKILL):
-            select.select([self.pidfd], [], [], seconds)
+            wait_for(self.pidfd, seconds)
 
     def is_anything_under_way(self) -> bool:
         """Whether there are packets that the worker has not read, or that have not been read here."""
@@ -349,7 +360,9 @@ class WorkerHandle:
         for segment in self.segments:
             if isinstance(segment, Segment):
                 segment.close()
-        for fd in (self.crash, self._life, self._life_line, self.pidfd):
+        fds = self.crash, self._life, self._life_line, self.pidfd
+        self.crash = self.pidfd = -1  # a thread that looks at its stack may still use them
+        for fd in fds:
             if fd >= 0:
                 os.close(fd)
 

@@ -22,14 +22,14 @@ from typing import Any, Protocol
 from rankwise.pool.schedule.state import WorkerState, monotonic, monotonic_ns
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import answer, open_window
-from rankwise.pool.transport.connection import WorkerHandle, watch_for_answer
+from rankwise.pool.transport.connection import WorkerHandle, wait_for, watch_for_answer
 
 log = logging.getLogger("rankwise.pool")
 BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
 # How long to wait for a caller to read its answer: if the last one came, and if it did not (callbacks, asyncio).
 _LONG_GRACE_NS, _SHORT_GRACE_NS = 2_000_000, 20_000
 _WINDOWS = itertools.count(1)
-_LOOK_UP_MS = 100
+_LOOK_UP_S = 0.1  # as long as a read waits
 _PACKETS = 64  # packets of one worker that are read before the others get their turn
 
 
@@ -256,8 +256,11 @@ class Listener:
         if task.brisk:
             watch_for_answer(handle.page, task.brisk, monotonic_ns())
         while not task.is_over and not handle.is_gone:
+            is_soon = end is not None and end - monotonic() < _LOOK_UP_S
+            if is_soon:
+                wait_for(handle.sock.fileno(), _left_s(end))
             try:
-                message = handle.receiver.receive(wait=True)
+                message = handle.receiver.receive(wait=not is_soon)
             except BlockingIOError:  # nothing came for a while: look whether there is still something to wait for
                 if end is not None and monotonic() >= end:
                     return
@@ -272,7 +275,7 @@ class Listener:
         for fd in by_fd:
             poll.register(fd, select.POLLIN)
         while not task.is_over and not any(worker.handle.is_gone for worker in workers):
-            for fd, _ in poll.poll(_LOOK_UP_MS):
+            for fd, _ in poll.poll(1000 * _left_s(end)):
                 if not self._read_packets(by_fd[fd], 1):
                     return
             if task.worker not in workers or (end is not None and monotonic() >= end):  # the task waits again, or is with another worker
@@ -347,6 +350,11 @@ class Listener:
                     self.disarm(worker.handle)
             finally:
                 worker.handle.reading.release()
+
+
+def _left_s(end: float | None) -> float:
+    """How long to wait before the next look whether there is still something to wait for."""
+    return _LOOK_UP_S if end is None else max(0.0, min(_LOOK_UP_S, end - monotonic()))
 
 
 class LoopReader:

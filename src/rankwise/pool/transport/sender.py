@@ -35,10 +35,10 @@ _MOST_FILES = 128  # of shared weights: a process may have 1,024 descriptors by 
 class Sender:
     """All methods are called with the pool's lock held."""
 
-    def __init__(self, state: PoolState, specs: dict[int, Any], expect: Callable[[WorkerHandle], None]) -> None:
+    def __init__(self, state: PoolState, specs: dict[int, PlacedSpec], expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._scheduler, self._arena = state, state.scheduler, state.arena
         self._expect = expect  # called with each worker that something is sent to
-        self.specs = specs  # by the model's number, as `placed` gives them
+        self.specs = specs  # by the model's number
         self._weights_files: dict[int, int] = {}  # by the model's number
 
     def act(self, actions: list[Action], now: float) -> None:
@@ -49,7 +49,7 @@ class Sender:
                 worker, model = action
                 serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
                 fds = self._weights_file(worker, model)
-                self._send(worker, ("load", serial, model.number, self.specs[model.number], bool(fds)), fds, must=True)
+                self._send(worker, ("load", serial, model.number, self.specs[model.number].place, bool(fds)), fds, must=True)
             else:
                 worker, model = action
                 self._state.counters.of(model.name).evictions += 1
@@ -70,6 +70,11 @@ class Sender:
                     self._weights_files[model.number] = os.memfd_create("rankwise-weights", os.MFD_CLOEXEC)
         fd = self._weights_files.get(model.number)
         return () if fd is None else (fd,)
+
+    def forget(self, model: ModelState) -> None:
+        """The model was removed, and no worker holds it."""
+        del self.specs[model.number]
+        self._close_weights_file(model)
 
     def _close_weights_file(self, model: ModelState) -> None:
         """Close our descriptor; workers that have mapped the file keep it."""
@@ -132,18 +137,28 @@ _ORDER_BYTES = 50_000  # of one order; with AHEAD_BYTES before it, a packet stay
 _SMALL = 256  # an array of at most so many bytes stays in the packet
 
 
-def placed(spec: bytes, arena: Arena) -> Any:
-    """The place where workers find a model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
-    if len(spec) <= INLINE_BYTES:
-        return spec
-    slot = arena.write(np.frombuffer(spec, np.uint8))
-    if slot is None:
-        raise UsageError(
-            f"a model's build takes {bytes_text(len(spec))} as it is sent to the workers, more than there is room for on the lane",
-            why="what the callable carries along is part of it",
-            next=("load weights inside the build, or give them as weights=…", "a larger lane_bytes="),
-        )
-    return slot.segment, slot.offset, len(spec)
+class PlacedSpec:
+    """A model's spec where workers find it: in the message, or in the arena, once for all of them, for as long as this object lives."""
+
+    _slot: Slot | None = None
+
+    def __init__(self, spec: bytes, arena: Arena) -> None:
+        self._arena = arena
+        self.place: Any = spec
+        if len(spec) <= INLINE_BYTES:
+            return
+        self._slot = slot = arena.write(np.frombuffer(spec, np.uint8))
+        if slot is None:
+            raise UsageError(
+                f"a model's build takes {bytes_text(len(spec))} as it is sent to the workers, more than there is room for on the lane",
+                why="what the callable carries along is part of it",
+                next=("load weights inside the build, or give them as weights=…", "a larger lane_bytes="),
+            )
+        self.place = slot.segment, slot.offset, len(spec)
+
+    def __del__(self) -> None:
+        if self._slot is not None:
+            self._arena.drop(self._slot)
 
 
 class LaneFull(Exception):

@@ -286,7 +286,7 @@ class Lifecycle:
         model.build_failures += 1
         model.not_before = monotonic() + back_off_s(model.build_failures)
         if is_hopeless(model.build_failures, death, self._signalled_without(model)):
-            self._state.break_model(model, build_died(model.name, model.build_failures, death))
+            self._state.give_up_building(model, build_died(model.name, model.build_failures, death), monotonic())
 
     def _fork_server_died(self, fork_server: ForkServer) -> None:
         """Go on without the old fork server: its workers go on too, but their exit codes are no longer reported."""
@@ -331,6 +331,7 @@ class Lifecycle:
 STOPPED_AFTER_S = 0.8  # a debugger may stop a worker for a moment
 _FORK_SERVER = 0  # stands for the fork server among the numbers of the workers
 LOST_AFTER_S = 1.0
+STUCK_AFTER_S = 300.0  # as a call of a model that says no `limit_s`
 BLIND_AFTER_S = 2.0  # without a look: the whole job stood still (Slurm's suspend, docker pause), or this process did
 RECALL_AFTER_S = 0.05  # a task that takes this long gives up what waits behind it to workers that are idle
 
@@ -341,7 +342,7 @@ class Supervisor:
     def __init__(self, state: PoolState, lifecycle: Lifecycle) -> None:
         self._state, self._scheduler, self._lifecycle = state, state.scheduler, lifecycle
         self._stopped_since: dict[int, float] = {}
-        self._lost_since: dict[int, tuple[int, float]] = {}
+        self._lost_since: dict[int, tuple[tuple[int, bool], float]] = {}
         self._looked, self._blind_until = monotonic(), 0.0
 
     def look(self, now: float) -> None:
@@ -375,20 +376,23 @@ class Supervisor:
                 log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, handle.pid)
                 handle.kill()
             elif self._has_lost_orders(worker, now):
-                log.warning("worker %d (pid %d) does not know what it was given; it is replaced", worker.number, handle.pid)
+                log.warning("worker %d (pid %d) does not begin what it was given; it is replaced", worker.number, handle.pid)
                 handle.kill()
 
     def _has_lost_orders(self, worker: WorkerState, now: float) -> bool:
-        """Whether the worker has nothing to do and nothing is under way, though it has orders. A signal handler that raises (Ctrl-C) may do
-        so between any two of our steps: then something was not sent, or an answer was not taken in."""
-        latest = next(reversed(list(worker.inflight)), 0)
-        if not latest or not worker.is_ready or worker.handle.page.running[0] or worker.handle.is_anything_under_way():
+        """Whether the worker has orders and begins none of them. If it has nothing to do and nothing is under way, a signal handler that
+        raised (Ctrl-C), as it may between any two of our steps, kept something from being sent, or an answer from being taken in. Otherwise
+        it is busy outside of all tasks, and if that lasts, it hangs there: in the `__del__` of a model that has left, say."""
+        page, latest = worker.handle.page, next(reversed(list(worker.inflight)), 0)
+        running, _ = page.running
+        if not latest or not worker.is_ready or running in worker.inflight:
             self._lost_since.pop(worker.number, None)
             return False
-        known, since = self._lost_since.setdefault(worker.number, (latest, now))
-        if known != latest:
-            self._lost_since[worker.number] = latest, now
-        return known == latest and now - since > LOST_AFTER_S
+        is_idle = not running and not worker.handle.is_anything_under_way()
+        known = latest, is_idle
+        before, since = self._lost_since.get(worker.number, (None, now))
+        self._lost_since[worker.number] = known, since if before == known else now
+        return before == known and now - max(since, self._blind_until) > (LOST_AFTER_S if is_idle else STUCK_AFTER_S)
 
     def _recall(self, worker: WorkerState) -> None:
         """Give orders that wait behind a slow task to an idle worker."""
