@@ -12,6 +12,7 @@ import pytest
 
 from rankwise.cli.main import main
 from rankwise.cli.predict import progress_text
+from tests.families import mostly_live
 from tests.offline.inputs import write
 
 BUILD = ["--build", "tests.offline.nets:build", "--workers", "0"]
@@ -73,7 +74,7 @@ def test_progress_says_rows_speed_and_time_left(facts: tuple[int, int, int | Non
     assert progress_text(*facts) == text
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize("workers", mostly_live(["1", "0"]))
 def test_what_the_model_prints_is_not_in_the_json(tmp_path: Path, workers: str) -> None:
     (tmp_path / "chatty.py").write_text(
         "import torch\nprint('imported')\ndef build():\n    print('built')\n    return torch.nn.Identity()\n"

@@ -117,6 +117,7 @@ def test_a_module_of_the_probe_that_is_broken(tmp_path: Path, live: Path, module
     assert (ended.code, ended.out, ended.err) == (5, "ran\n", "")
 
 
+@pytest.mark.live
 def test_a_probe_that_fails_at_every_step(tmp_path: Path, live: Path) -> None:
     """Each part raises when it is used, not when it is imported."""
     script = write_script(tmp_path, TRAINING)

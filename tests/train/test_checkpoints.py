@@ -151,6 +151,7 @@ def test_two_trainings_do_not_write_to_one_folder(farm: Farm, tmp_path: Path) ->
     farm.run("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=4)  # the lock went with the process that had it
 
 
+@pytest.mark.live
 def test_a_folder_that_was_removed_may_be_another_trainings_by_now(tmp_path: Path) -> None:
     checkpoints = train.Checkpoints(tmp_path / "a", model=nn.Linear(2, 2))
     checkpoints.save(1)

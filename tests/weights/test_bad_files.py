@@ -99,6 +99,7 @@ def test_a_whole_models_tensors_can_be_read_without_building_it(tmp_path: Path, 
     assert_same(model, saved.state_dict())
 
 
+@pytest.mark.live
 def test_modules_that_hold_each_other_again_and_again_are_damage(tmp_path: Path) -> None:
     net: torch.nn.Module = torch.nn.Linear(1, 1)
     for _ in range(40):

@@ -157,6 +157,7 @@ def test_killed_again_and_again_while_it_starts(pool: Pool) -> None:
     assert pool.stats()["models"]["facts"]["state"] == "ok"
 
 
+@pytest.mark.live
 def test_killed_before_it_ever_was_ready() -> None:
     with Pool({"facts": Model(f"{HERE}:facts")}, workers=1) as pool:
         for _ in range(3):
@@ -199,6 +200,7 @@ os.fork = fork
 """
 
 
+@pytest.mark.live
 def test_where_no_process_can_be_forked_for_a_while(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,6 +220,7 @@ def test_where_no_process_can_be_forked_for_a_while(
         assert fork_server_pid(pool) == first and pool.stats()["restarts"] == 1
 
 
+@pytest.mark.live
 def test_where_no_thread_can_be_started() -> None:
     def start_thread(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
