@@ -91,7 +91,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a file of any of these formats; a path without a suffix is a folder with one file per row",
     )
-    parser.add_argument("--columns", metavar="A,B", default="", help="columns that are the model's inputs, in this order (default: all)")
+    parser.add_argument(
+        "--columns", metavar="A,B", default="", help="columns that are the model's inputs, by name or else in this order (default: all)"
+    )
     parser.add_argument("--keep", metavar="A,B", default="", help="columns to carry over to the output")
     parser.add_argument(
         "--load", metavar="MODULE:CALLABLE", default="", help="function that reads one file of a folder: path in, array or tensor out"
