@@ -33,9 +33,6 @@ from tests.diagnose.jobs import (
     waiting,
 )
 
-WORLDS = [2, 3, 4, 8]
-
-
 # -- healthy look-alikes ------------------------------------------------------------------------------------------------------
 
 EVEN, ODD = new_group(0, 2, name="1"), new_group(1, 3, name="2")

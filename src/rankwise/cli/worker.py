@@ -22,9 +22,9 @@ A message is acknowledged after its answer is stored and sent; what cannot be ru
 
 def main(argv: list[str]) -> int:
     options = parsed("worker", add_options, argv)
-    for option, value, least in (("--keep", options.keep, 1), ("--prefetch", options.prefetch, 1)):
-        if not value >= least:
-            raise UsageError(f"{option} takes a number from {least} on, not {value:g}")
+    for option, value in (("--keep", options.keep), ("--prefetch", options.prefetch)):
+        if value < 1:
+            raise UsageError(f"{option} takes a number from 1 on, not {value}")
     if not options.queue:
         raise UsageError("--queue is empty", next=("leave it out for rankwise.tasks",))
     from rankwise.broker.connecting import connect, is_redis

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import multiprocessing.util
 import os
 import sys
 import threading
@@ -65,7 +64,8 @@ class Pool:
         _LIVE.add(self)
         atexit.unregister(_finish_all)  # last registered runs first: this has to run before the exit handlers of what the engine imported
         atexit.register(_finish_all)
-        if multiprocessing.parent_process() is not None:  # multiprocessing ends its processes without the handlers of atexit
+        multiprocessing = sys.modules.get("multiprocessing")  # its processes have imported it, and end without the handlers of atexit
+        if multiprocessing is not None and multiprocessing.parent_process() is not None:
             multiprocessing.util.Finalize(None, _finish_all, exitpriority=_FIRST)
 
     def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
